@@ -14,28 +14,28 @@ pub(crate) struct Args {
     inputs: u32,
     /// Only those of files, or of the network
     #[arg(long, value_enum)]
-    of: Option<Of>,
+    of: Option<Readers>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Of {
+enum Readers {
     Files,
     Net,
 }
 
-impl Of {
+impl Readers {
     /// The tests that try as many as they are told.
     fn test(self) -> &'static [&'static str] {
         match self {
             // The readers of data sets, and those of recordings of the world.
-            Of::Files => &["-p", "ebb-train", "-p", "ebb-sim", "--test", "damaged"],
-            Of::Net => &["-p", "ebb-net", "--lib", "damaged"],
+            Readers::Files => &["-p", "ebb-train", "-p", "ebb-sim", "--test", "damaged"],
+            Readers::Net => &["-p", "ebb-net", "--lib", "damaged"],
         }
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    for of in Of::value_variants().iter().filter(|&&of| args.of.is_none_or(|wanted| wanted == of)) {
+    for of in Readers::value_variants().iter().filter(|&&of| args.of.is_none_or(|wanted| wanted == of)) {
         let mut test = cargo();
         test.args(["test", "--release", "--locked"]).args(of.test()).args(["--", "--nocapture"]);
         if !test.env("EBBFLOW_FUZZ", args.inputs.to_string()).status()?.success() {

@@ -25,7 +25,7 @@ const TESTS: &[&str] = &["test", "--locked", "-p", "ebb-train", "-p", "xtask", "
 
 /// Fifty steps of a large network, and a hundred networks of random shapes, take longer than all the others; their
 /// shapes are among those of the named networks. The named networks take as long as all the rest, so they go beside them.
-const WHICH: [&[&str]; 2] = [
+const FILTERS: [&[&str]; 2] = [
     &[
         "--test-threads=1",
         "kernels::",
@@ -35,15 +35,15 @@ const WHICH: [&[&str]; 2] = [
         "--skip",
         "random_shapes",
         "--skip",
-        NAMED,
+        NAMED_NETWORKS_FILTER,
     ],
-    &["--test-threads=1", NAMED],
+    &["--test-threads=1", NAMED_NETWORKS_FILTER],
 ];
 
-const NAMED: &str = "every_named_network";
+const NAMED_NETWORKS_FILTER: &str = "every_named_network";
 
 /// Those that end within seconds: each kernel by itself, and networks of one layer.
-const QUICK: [&[&str]; 1] = [&[
+const QUICK_FILTERS: [&[&str]; 1] = [&[
     "--test-threads=1",
     "kernels::",
     "net::reference::layers_on_their_own",
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let path = widest_emulated();
     println!("the tests of the kernels under valgrind, up to the {path} path");
     let (which, profile): (&[&[&str]], &[&str]) =
-        if args.quick { (&QUICK, &["--"]) } else { (&WHICH, &["--release", "--"]) };
+        if args.quick { (&QUICK_FILTERS, &["--"]) } else { (&FILTERS, &["--release", "--"]) };
     let built = cargo().args(TESTS).args(profile).arg("--list").stdout(Stdio::null()).status()?;
     if !built.success() {
         return Err(format!("the tests cannot be built or listed ({built})").into());

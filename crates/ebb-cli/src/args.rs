@@ -34,7 +34,7 @@ pub(crate) enum Command {
     /// Repeat tables and figures of papers; alone, list them
     Reproduce(Reproduce),
     /// Show who is how alike in a run whose substitution compares clients
-    Friends(Friends),
+    Friends(SimilarityArgs),
     /// Write a run or a grid for other tools: CSV, Parquet, JSON, TensorBoard, Markdown, LaTeX
     Export(Export),
     /// List the recipes, methods, data and worlds there are
@@ -61,7 +61,7 @@ pub(crate) enum Command {
     /// Play the participation of a run, served or simulated, against another recipe, in simulation
     Replay(Replay),
     /// Try a server and its clients on this machine, in a world that kills, pauses, cuts and slows them
-    Swarm(Swarm),
+    Swarm(ChaosArgs),
     /// Be a worker that trains by lines of JSON: the pattern for programs of your own
     Worker(Worker),
     /// Make a private certificate authority and a server's certificate, to try out TLS
@@ -76,9 +76,9 @@ pub(crate) enum Command {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Demo {
     #[command(flatten)]
-    pub(crate) changes: Changes,
+    pub(crate) changes: SettingChanges,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
     /// Folder for the records [default: runs/demo]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
@@ -89,12 +89,12 @@ pub(crate) struct Run {
     /// Configuration (TOML), or the folder of a run to repeat
     pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) changes: Changes,
+    pub(crate) changes: SettingChanges,
     /// Seed of everything random; the same as --set run.seed=N
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u32>,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
     /// Folder for the record; must not exist [default: a new one below runs/]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
@@ -105,14 +105,14 @@ pub(crate) struct Serve {
     /// Configuration (TOML): that of a run, with a [serve] table
     pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) changes: Changes,
+    pub(crate) changes: SettingChanges,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
     /// Folder of the run, its members and its journal; one that is there is gone on with [default: runs/NAME-OF-FILE]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) logs: Logs,
+    pub(crate) logs: LogOptions,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -135,7 +135,7 @@ pub(crate) struct Join {
     #[arg(long = "set", value_name = "PATH.KEY=VALUE")]
     pub(crate) set: Vec<String>,
     #[command(flatten)]
-    pub(crate) place: DataPlace,
+    pub(crate) data_folder: DataFolderOption,
     /// The certificate that the server's is signed by, where it is a private one (PEM)
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
@@ -168,7 +168,7 @@ pub(crate) struct Join {
     #[arg(long)]
     pub(crate) leave_for_good: bool,
     #[command(flatten)]
-    pub(crate) logs: Logs,
+    pub(crate) logs: LogOptions,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -206,7 +206,7 @@ pub(crate) struct Recompute {
     /// Folder of a server's run that has ended
     pub(crate) run: PathBuf,
     #[command(flatten)]
-    pub(crate) place: DataPlace,
+    pub(crate) data_folder: DataFolderOption,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -220,12 +220,12 @@ pub(crate) struct Replay {
     #[arg(long, value_enum, value_name = "RULE", default_value_t = ImputeArg::OwnRate)]
     pub(crate) impute: ImputeArg,
     #[command(flatten)]
-    pub(crate) changes: Changes,
+    pub(crate) changes: SettingChanges,
     /// Seed of everything random but who was there [default: that of the run]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u32>,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
     /// Folder for the record; must not exist [default: a new one below runs/]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
@@ -243,13 +243,13 @@ pub(crate) enum ImputeArg {
 }
 
 #[derive(Debug, ClapArgs)]
-pub(crate) struct Swarm {
+pub(crate) struct ChaosArgs {
     /// Configuration (TOML): that of a server, with a [swarm] table
     pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) changes: Changes,
+    pub(crate) changes: SettingChanges,
     #[command(flatten)]
-    pub(crate) place: DataPlace,
+    pub(crate) data_folder: DataFolderOption,
     /// Folder for the server's run, the clients and their logs; must not exist [default: runs/NAME-OF-FILE-swarm]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
@@ -260,7 +260,7 @@ pub(crate) struct Worker {
     /// Configuration (TOML) whose [data] and [model] it trains
     pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) place: DataPlace,
+    pub(crate) data_folder: DataFolderOption,
     /// Write the model before the first round into this file (safetensors), and end
     #[arg(long, value_name = "FILE")]
     pub(crate) write_model: Option<PathBuf>,
@@ -308,7 +308,7 @@ pub(crate) struct Renew {
 
 /// What is logged, on the standard error.
 #[derive(Debug, ClapArgs)]
-pub(crate) struct Logs {
+pub(crate) struct LogOptions {
     /// What to log: error, warn, info, debug, trace, or by module
     #[arg(long, value_name = "LEVEL", env = "EBBFLOW_LOG", default_value = "info")]
     pub(crate) log: String,
@@ -322,9 +322,9 @@ pub(crate) struct Compare {
     /// Grid (TOML): a configuration with a [grid] table
     pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) changes: Changes,
+    pub(crate) changes: SettingChanges,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
     /// Folder for the records; what is finished there is not run again [default: runs/NAME-OF-FILE]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
@@ -338,7 +338,7 @@ pub(crate) struct Resume {
     /// Folder of the run
     pub(crate) run: PathBuf,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -356,7 +356,7 @@ pub(crate) struct Show {
     pub(crate) run: PathBuf,
     /// What the plot of a run goes along [default: rounds]
     #[arg(long, value_enum)]
-    pub(crate) against: Option<Against>,
+    pub(crate) against: Option<PlotAxis>,
     /// Also draw the plot of a run into this file; its ending says the format: .svg or .png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
@@ -367,7 +367,7 @@ pub(crate) struct Show {
 
 /// What a run is plotted against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Against {
+pub(crate) enum PlotAxis {
     /// Rounds
     Rounds,
     /// Virtual hours
@@ -391,7 +391,7 @@ pub(crate) struct Report {
     #[arg(long)]
     pub(crate) title: Option<String>,
     #[command(flatten)]
-    pub(crate) colours: Colours,
+    pub(crate) colours: ThemeOption,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -414,7 +414,7 @@ pub(crate) struct Reproduce {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) pages: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
 }
 
 /// How much of the authors' protocol is kept.
@@ -433,19 +433,19 @@ fn share(text: &str) -> Result<f64, String> {
 }
 
 #[derive(Debug, ClapArgs)]
-pub(crate) struct Friends {
+pub(crate) struct SimilarityArgs {
     /// Folder of the run
     pub(crate) run: PathBuf,
     /// After how many rounds [default: the most that were written]
     #[arg(long, value_name = "N")]
     pub(crate) round: Option<u32>,
     #[command(flatten)]
-    pub(crate) place: DataPlace,
+    pub(crate) data_folder: DataFolderOption,
     /// Folder for the picture [default: runs/friends-NAME]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) look: Look,
+    pub(crate) view: ViewOptions,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -499,7 +499,7 @@ pub(crate) struct WorldArgs {
     /// Configuration or grid (TOML), or the folder of a run
     pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) changes: Changes,
+    pub(crate) changes: SettingChanges,
     /// Rounds to play [default: run.rounds, or 200]
     #[arg(long, value_name = "N")]
     pub(crate) rounds: Option<NonZeroU32>,
@@ -507,7 +507,7 @@ pub(crate) struct WorldArgs {
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u32>,
     #[command(flatten)]
-    pub(crate) place: DataPlace,
+    pub(crate) data_folder: DataFolderOption,
     /// Folder for the table and the pictures [default: runs/world-NAME]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
@@ -518,7 +518,7 @@ pub(crate) struct WorldArgs {
     #[arg(long, value_name = "S", default_value_t = 600.0)]
     pub(crate) round_s: f64,
     #[command(flatten)]
-    pub(crate) look: Look,
+    pub(crate) view: ViewOptions,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -526,14 +526,14 @@ pub(crate) struct SelectionArgs {
     /// Configuration or grid (TOML), or the folder of a run: its [run], [world], [select] and data.clients count
     pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) changes: Changes,
+    pub(crate) changes: SettingChanges,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) options: RunOptions,
     /// Folder for the table and the pictures [default: runs/selection-NAME; with --json, none]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) colours: Colours,
+    pub(crate) colours: ThemeOption,
 }
 
 #[derive(Debug, Subcommand)]
@@ -551,7 +551,7 @@ pub(crate) enum Data {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct DataList {
     #[command(flatten)]
-    pub(crate) place: DataPlace,
+    pub(crate) data_folder: DataFolderOption,
     /// Print JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
@@ -563,7 +563,7 @@ pub(crate) struct DataGet {
     #[arg(required = true)]
     pub(crate) names: Vec<String>,
     #[command(flatten)]
-    pub(crate) place: DataPlace,
+    pub(crate) data_folder: DataFolderOption,
     /// Replace files that are there and are not the known ones
     #[arg(long)]
     pub(crate) force: bool,
@@ -577,7 +577,7 @@ pub(crate) struct DataShow {
     /// Name of the set, as in data.kind
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) place: DataPlace,
+    pub(crate) data_folder: DataFolderOption,
     /// File for the sheet of images (PNG) [default: runs/data-NAME.png]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
@@ -591,57 +591,57 @@ pub(crate) struct DataSplit {
     /// Configuration or grid (TOML), or the folder of a run
     pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) changes: Changes,
+    pub(crate) changes: SettingChanges,
     /// Seed of the split; the same as --set run.seed=N
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u32>,
     #[command(flatten)]
-    pub(crate) place: DataPlace,
+    pub(crate) data_folder: DataFolderOption,
     /// Folder for the table and the picture [default: runs/split-NAME]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) look: Look,
+    pub(crate) view: ViewOptions,
 }
 
 /// Tables and pictures, or JSON.
 #[derive(Debug, ClapArgs)]
-pub(crate) struct Look {
+pub(crate) struct ViewOptions {
     #[command(flatten)]
-    pub(crate) colours: Colours,
+    pub(crate) colours: ThemeOption,
     /// Print JSON instead of tables, and draw nothing
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, ClapArgs)]
-pub(crate) struct Colours {
+pub(crate) struct ThemeOption {
     /// Light on dark
     #[arg(long)]
     pub(crate) dark: bool,
 }
 
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct DataPlace {
+pub(crate) struct DataFolderOption {
     /// Folder of the data sets [default: what EBBFLOW_DATA names, or ebbflow in your cache folder]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) data: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
-pub(crate) struct Changes {
+pub(crate) struct SettingChanges {
     /// Change one setting, for example --set local.rate=0.1; may be given again
     #[arg(long = "set", value_name = "PATH.KEY=VALUE")]
     pub(crate) set: Vec<String>,
 }
 
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct How {
+pub(crate) struct RunOptions {
     /// Threads to train on; no result depends on it [default: all cores]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
-    pub(crate) place: DataPlace,
+    pub(crate) data_folder: DataFolderOption,
     /// Print one JSON object a line instead of text
     #[arg(long)]
     pub(crate) json: bool,
@@ -650,7 +650,7 @@ pub(crate) struct How {
     pub(crate) quiet: bool,
 }
 
-impl How {
+impl RunOptions {
     pub(crate) fn threads(&self) -> NonZeroUsize {
         self.threads.or_else(|| std::thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
     }
@@ -678,7 +678,7 @@ fn bytes(text: &str) -> Result<u64, String> {
     bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "give bytes, or a size such as 512MiB or 4GiB".to_owned())
 }
 
-impl Colours {
+impl ThemeOption {
     pub(crate) fn theme(&self) -> Theme {
         if self.dark { Theme::Dark } else { Theme::Light }
     }

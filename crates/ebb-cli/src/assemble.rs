@@ -16,10 +16,10 @@ use ebb_train::backend::Threads;
 use ebb_train::{Evaluation, Task, TaskEvaluator};
 use serde::{Deserialize, Serialize};
 
-use crate::draws::{DrawKey, DrawsBy};
-use crate::guarding::{Guarding, Protection, protect};
-use crate::judge::Judge;
-use crate::serving::ServeTable;
+use crate::selection_key::{SelectionKey, SelectionSource};
+use crate::guard_settings::{GuardSettings, Protection, protect};
+use crate::evaluator::RunEvaluator;
+use crate::serve_settings::ServeTable;
 use crate::{CliError, PROGRAM};
 
 /// The tables of a run, beside those of its roles.
@@ -33,11 +33,11 @@ pub struct Assembled<F = SimFleet> {
     /// The clients: simulated, or over a network.
     pub fleet: F,
     /// What judges the model.
-    pub evaluator: Judge,
+    pub evaluator: RunEvaluator,
     /// The data and the model.
     pub task: Arc<dyn Task>,
     /// The `[run]` table.
-    pub run: RunTable,
+    pub run_table: RunTable,
     /// The `[stop]` table.
     pub stop: StopTable,
     /// After so many void rounds in a row the run stops.
@@ -45,10 +45,10 @@ pub struct Assembled<F = SimFleet> {
     /// The settings, defaults included, as TOML.
     pub resolved: String,
     /// Settings that will have no effect, in words.
-    pub notes: Vec<String>,
+    pub warnings: Vec<String>,
     recipe: Option<String>,
-    start: Option<Vec<f32>>,
-    draw_key: Option<DrawKey>,
+    start_model: Option<Vec<f32>>,
+    selection_key: Option<SelectionKey>,
 }
 
 /// The `[run]` table.
@@ -69,7 +69,7 @@ pub struct RunTable {
     /// A model to start from, as safetensors, relative to the file of these settings.
     pub start_from: Option<PathBuf>,
     /// What cohorts are drawn by: the seed, unless it is said.
-    pub draws_by: Option<DrawsBy>,
+    pub draws_by: Option<SelectionSource>,
 }
 
 /// Everything that may stand at the top of a configuration: `recipe`, and the tables.
@@ -122,14 +122,14 @@ struct ClipTable {
 }
 
 /// How long an update may be, if that is said at all.
-fn clip(tree: &Tree, facts: BuildContext, sends_more: bool) -> Result<NormBound, CliError> {
+fn norm_bound(tree: &Tree, context: BuildContext, sends_more: bool) -> Result<NormBound, CliError> {
     if !tree.has("clip") {
         return Ok(NormBound::default());
     }
-    let table: ClipTable = tree.table("clip", facts).parse()?;
-    let ClipTable { off, norm, beside, times } = table;
+    let table: ClipTable = tree.table("clip", context).parse()?;
+    let ClipTable { off, norm, beside: side_norm, times } = table;
     if off {
-        return match (norm, beside, times) {
+        return match (norm, side_norm, times) {
             (None, None, None) => Ok(NormBound::default()),
             _ => {
                 let message = "off = true leaves nothing to norm, beside and times; leave out them or it";
@@ -141,17 +141,17 @@ fn clip(tree: &Tree, facts: BuildContext, sends_more: bool) -> Result<NormBound,
         let message = "no bound is given; write norm = LENGTH, or times = N for N times the usual length";
         return Err(tree.error("clip", message).into());
     }
-    if sends_more && times.is_none() && beside.is_none() {
+    if sends_more && times.is_none() && side_norm.is_none() {
         let message = "clients send more than weights (running statistics, or what they remember), which would stay without a bound; write \
                        times = N, or beside = LENGTH too";
         return Err(tree.error("clip.norm", message).into());
     }
     let get = |bound: Option<Positive>| bound.map(Positive::get);
-    Ok(NormBound { norm: get(norm), side_norm: get(beside), median_multiple: get(times) })
+    Ok(NormBound { norm: get(norm), side_norm: get(side_norm), median_multiple: get(times) })
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Top {
+struct TopLevel {
     recipe: Option<String>,
 }
 
@@ -174,7 +174,7 @@ pub fn read_settings(
 
 /// Reads settings to look at what they describe, without running it. A seed given by a flag of its own counts for a grid
 /// too.
-pub(crate) fn read_to_look(
+pub(crate) fn read_for_inspection(
     file: &Path,
     changes: &[String],
     data: Option<&Path>,
@@ -182,14 +182,14 @@ pub(crate) fn read_to_look(
 ) -> Result<Tree, CliError> {
     let (mut tree, _) = read_settings(file, changes, data)?;
     if seed.is_some() {
-        put_seed(&mut tree, seed);
+        override_seed(&mut tree, seed);
         tree.remove("grid");
     }
     Ok(tree)
 }
 
 /// The seed, and the rounds if they are said, of a run that is only looked at: in a grid its first seed counts.
-pub(crate) fn planned(tree: &Tree) -> Result<(u32, Option<NonZeroU32>), CliError> {
+pub(crate) fn planned_seed_and_rounds(tree: &Tree) -> Result<(u32, Option<NonZeroU32>), CliError> {
     #[derive(Serialize, Deserialize)]
     struct Planned {
         seed: Option<u32>,
@@ -213,24 +213,24 @@ pub(crate) fn scheduled_rounds(tree: &Tree, n_rounds: u32) -> u32 {
 }
 
 /// Puts the seed given by a flag of its own in place.
-pub(crate) fn put_seed(tree: &mut Tree, seed: Option<u32>) {
+pub(crate) fn override_seed(tree: &mut Tree, seed: Option<u32>) {
     if let Some(seed) = seed {
         tree.set_value("run.seed", i64::from(seed), Origin::Flag(format!("--seed {seed}")));
     }
 }
 
 /// What there is around the engine: where its clients are.
-struct Around<W> {
-    what: W,
+struct FleetSetup<W> {
+    source: W,
     n_clients: usize,
     deadline_s: f64,
-    oracle_chances: Vec<f64>,
+    oracle_probabilities: Vec<f64>,
     /// Whether there is anybody who knows what no server can.
-    oracles: bool,
+    is_simulated: bool,
 }
 
 /// Why a simulation cannot draw by a key.
-const NO_KEY: &str = "the key of a served run is selection.key in its folder, and there is none beside these settings; put it there, or \
+const MISSING_KEY: &str = "the key of a served run is selection.key in its folder, and there is none beside these settings; put it there, or \
                       write draws_by = \"seed\"";
 
 impl Assembled {
@@ -241,25 +241,25 @@ impl Assembled {
         folder: &Path,
         threads: NonZeroUsize,
     ) -> Result<Self, CliError> {
-        let draws_place = tree.error("run.draws_by", NO_KEY);
-        let (run, world, local) = build(registry, tree, folder, threads, |tree, task, facts| {
-            let world_facts = BuildContext { n_rounds: scheduled_rounds(tree, facts.n_rounds), ..facts };
-            let world = World::build(&tree.table("world", world_facts), task)?;
-            check_rounds(tree, &world, facts.n_rounds)?;
+        let missing_key = tree.error("run.draws_by", MISSING_KEY);
+        let (run, world, local) = build(registry, tree, folder, threads, |tree, task, context| {
+            let world_context = BuildContext { n_rounds: scheduled_rounds(tree, context.n_rounds), ..context };
+            let world = World::build(&tree.table("world", world_context), task)?;
+            check_rounds(tree, &world, context.n_rounds)?;
             let n_clients = task.n_clients();
-            Ok(Around {
+            Ok(FleetSetup {
                 n_clients,
                 deadline_s: world.deadline_s(),
-                oracle_chances: world.oracle_probabilities(n_clients),
-                oracles: true,
-                what: world,
+                oracle_probabilities: world.oracle_probabilities(n_clients),
+                is_simulated: true,
+                source: world,
             })
         })?;
         let backend = Box::new(Threads::new(threads));
-        let fleet = SimFleet::new(world, Arc::clone(&run.task), local, backend, u64::from(run.run.seed));
+        let fleet = SimFleet::new(world, Arc::clone(&run.task), local, backend, u64::from(run.run_table.seed));
         let mut run = run.with_fleet(fleet);
-        if run.run.draws_by == Some(DrawsBy::Key) {
-            run.draw_by(DrawKey::read(folder)?.ok_or(draws_place)?);
+        if run.run_table.draws_by == Some(SelectionSource::Key) {
+            run.set_selection_key(SelectionKey::read(folder)?.ok_or(missing_key)?);
         }
         Ok(run)
     }
@@ -278,21 +278,21 @@ impl Assembled<()> {
         if protection == Protection::ByDefault {
             protect(&mut tree);
         }
-        let (run, table, _) = build(registry, tree, folder, threads, |tree, task, facts| {
-            let evaluate = tree.table("evaluate", facts);
+        let (run, table, _) = build(registry, tree, folder, threads, |tree, task, context| {
+            let evaluate = tree.table("evaluate", context);
             // A flag that is false asks for nothing; sets are no flag.
-            let asks = |key: &&str| evaluate.has(key) && evaluate.flag(key) != Some(false);
-            if let Some(key) = ["oracle_absent", "oracle_per_client", "oracle_sets"].into_iter().find(asks) {
+            let is_requested = |key: &&str| evaluate.has(key) && evaluate.flag(key) != Some(false);
+            if let Some(key) = ["oracle_absent", "oracle_per_client", "oracle_sets"].into_iter().find(is_requested) {
                 let message = "only a simulation can know this; leave it out, or run it with: ebbflow run";
                 return Err(evaluate.error(key, message).into());
             }
-            let table = ServeTable::read(&tree.table("serve", facts), task)?;
-            Ok(Around {
+            let table = ServeTable::read(&tree.table("serve", context), task)?;
+            Ok(FleetSetup {
                 n_clients: table.clients.map_or(task.n_clients(), |clients| clients.get() as usize),
                 deadline_s: table.deadline_s.get(),
-                oracle_chances: Vec::new(),
-                oracles: false,
-                what: table,
+                oracle_probabilities: Vec::new(),
+                is_simulated: false,
+                source: table,
             })
         })?;
         Ok((run, table))
@@ -300,7 +300,7 @@ impl Assembled<()> {
 }
 
 /// A run without clients, what there is around it, and what clients do.
-type Built<W> = (Assembled<()>, W, Arc<dyn LocalRule>);
+type BuiltRun<W> = (Assembled<()>, W, Arc<dyn LocalRule>);
 
 /// Builds everything but the clients, and says what there is around it and what clients do.
 fn build<W>(
@@ -308,23 +308,23 @@ fn build<W>(
     tree: Tree,
     folder: &Path,
     threads: NonZeroUsize,
-    around: impl FnOnce(&Tree, &dyn Task, BuildContext) -> Result<Around<W>, CliError>,
-) -> Result<Built<W>, CliError> {
+    fleet_setup: impl FnOnce(&Tree, &dyn Task, BuildContext) -> Result<FleetSetup<W>, CliError>,
+) -> Result<BuiltRun<W>, CliError> {
     let known = known_tables();
     tree.check_known_keys(&known)?;
     let tree = registry.with_recipe(tree)?;
-    let mut facts = BuildContext::default();
-    let top: Top = tree.table("", facts).parse_without(&known[1..])?;
-    let mut run: RunTable = tree.table("run", facts).parse()?;
-    facts.seed = u64::from(run.seed);
-    facts.n_rounds = run.rounds.get();
-    let task = crate::tasks::build(&tree.table("data", facts))?;
-    facts.n_clients = task.n_clients();
-    let Around { what, n_clients, deadline_s, oracle_chances, oracles } =
-        around(&tree, task.as_ref(), facts)?;
-    facts.n_clients = n_clients;
-    let mut roles = registry.build(&tree, facts).map_err(|error| about_cohorts(&tree, error))?;
-    let clients = (0..task.n_clients()).map(ClientId::new).filter(|_| oracles);
+    let mut context = BuildContext::default();
+    let top: TopLevel = tree.table("", context).parse_without(&known[1..])?;
+    let mut run: RunTable = tree.table("run", context).parse()?;
+    context.seed = u64::from(run.seed);
+    context.n_rounds = run.rounds.get();
+    let task = crate::tasks::build(&tree.table("data", context))?;
+    context.n_clients = task.n_clients();
+    let FleetSetup { source, n_clients, deadline_s, oracle_probabilities, is_simulated } =
+        fleet_setup(&tree, task.as_ref(), context)?;
+    context.n_clients = n_clients;
+    let mut roles = registry.build(&tree, context).map_err(|error| explain_cohort_error(&tree, error))?;
+    let clients = (0..task.n_clients()).map(ClientId::new).filter(|_| is_simulated);
     let oracle_clusters: Vec<_> = clients.map_while(|client| task.oracle_cluster(client).map(Some)).collect();
     if roles.substitution.needs_oracle_clusters() && oracle_clusters.is_empty() {
         let message = "this data was not made in clusters, so nobody can know true friends; split it with \
@@ -337,14 +337,14 @@ fn build<W>(
         return Err(tree.error("select.kind", message).into());
     }
     let probe = roles.selector.uses_probes().then_some(StepFeature::Loss);
-    let asked: Vec<_> = roles.local.step_features().into_iter().chain(probe).collect();
+    let required_features: Vec<_> = roles.local.step_features().into_iter().chain(probe).collect();
     // Over a network the clients' own workers train, and they are asked when they join.
-    if let Some(lack) = lack(task.as_ref(), &asked).filter(|_| oracles) {
+    if let Some(lack) = missing_features(task.as_ref(), &required_features).filter(|_| is_simulated) {
         return Err(tree.error("data.trainer", lack).into());
     }
-    check_oracle_chances(&tree, &roles, &oracle_chances)?;
-    let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref())?;
-    let stop: StopTable = tree.table("stop", facts).parse()?;
+    check_oracle_probabilities(&tree, &roles, &oracle_probabilities)?;
+    let evaluation = Evaluation::build(&tree.table("evaluate", context), task.as_ref())?;
+    let stop: StopTable = tree.table("stop", context).parse()?;
     if stop.accuracy.is_some() && !task.has_accuracy() {
         return Err(tree
             .error("stop.accuracy", "this data has no labels, so no accuracy is ever reached")
@@ -352,11 +352,11 @@ fn build<W>(
     }
     let trained: usize = task.layout().trained_ranges().iter().map(ExactSizeIterator::len).sum();
     let sends_more = roles.local.is_stateful() || trained < task.layout().len();
-    let clip = clip(&tree, facts, sends_more)?;
-    let Guarding { limits: guard, most_void, stated_quantile } = Guarding::read(&tree, facts)?;
+    let norm_bound = norm_bound(&tree, context, sends_more)?;
+    let GuardSettings { limits: guard, most_void, reported_quantile } = GuardSettings::read(&tree, context)?;
 
     let mut resolved = tree.resolved();
-    let notes = without_effect(&resolved, facts.n_rounds, oracles);
+    let warnings = ineffective_settings(&resolved, context.n_rounds, is_simulated);
     let start = match &run.start_from {
         None => None,
         Some(path) => {
@@ -370,34 +370,34 @@ fn build<W>(
     };
     roles.server.start_from(start.clone().unwrap_or_else(|| task.initial()));
     let local = Arc::clone(&roles.local);
-    let run_facts = RunContext {
-        seed: facts.seed,
+    let run_context = RunContext {
+        seed: context.seed,
         deadline_s,
         threads: threads.get(),
         trained_ranges: task.layout().trained_ranges(),
         oracle_clusters,
-        oracle_probabilities: oracle_chances,
+        oracle_probabilities,
         measures_oracle_error: evaluation.oracle_absent,
-        norm_bound: clip,
+        norm_bound,
         guard,
-        reported_quantile: stated_quantile,
+        reported_quantile,
     };
     let evaluator = TaskEvaluator::new(Arc::clone(&task), evaluation, run.rounds.get(), threads);
     let assembled = Assembled {
-        engine: Engine::new(roles, run_facts),
+        engine: Engine::new(roles, run_context),
         fleet: (),
-        evaluator: Judge::Here(evaluator),
+        evaluator: RunEvaluator::Local(evaluator),
         task,
-        run,
+        run_table: run,
         stop,
         most_void,
         resolved,
-        notes,
+        warnings,
         recipe: top.recipe,
-        start,
-        draw_key: None,
+        start_model: start,
+        selection_key: None,
     };
-    Ok((assembled, what, local))
+    Ok((assembled, source, local))
 }
 
 impl<F> Assembled<F> {
@@ -408,47 +408,47 @@ impl<F> Assembled<F> {
             fleet: _,
             evaluator,
             task,
-            run,
+            run_table: run,
             stop,
             most_void,
             resolved,
-            notes,
+            warnings: notes,
             recipe,
-            start,
-            draw_key,
+            start_model: start,
+            selection_key: draw_key,
         } = self;
         Assembled {
             engine,
             fleet,
             evaluator,
             task,
-            run,
+            run_table: run,
             stop,
             most_void,
             resolved,
-            notes,
+            warnings: notes,
             recipe,
-            start,
-            draw_key,
+            start_model: start,
+            selection_key: draw_key,
         }
     }
 
     /// Draws cohorts by a key instead of the seed.
-    pub(crate) fn draw_by(&mut self, key: DrawKey) {
+    pub(crate) fn set_selection_key(&mut self, key: SelectionKey) {
         self.engine.reseed(key.seed());
-        self.draw_key = Some(key);
+        self.selection_key = Some(key);
     }
 
     /// The key that cohorts are drawn by, if it is not the seed.
-    pub(crate) fn draw_key(&self) -> Option<&DrawKey> {
-        self.draw_key.as_ref()
+    pub(crate) fn selection_key(&self) -> Option<&SelectionKey> {
+        self.selection_key.as_ref()
     }
 
     /// The facts that head the record.
     pub fn header(&self) -> Header {
         Header {
             program: PROGRAM.to_owned(),
-            seed: u64::from(self.run.seed),
+            seed: u64::from(self.run_table.seed),
             kernels: ebb_train::kernels().to_owned(),
             recipe: self.recipe.clone(),
             n_params: self.layout().len(),
@@ -457,7 +457,7 @@ impl<F> Assembled<F> {
 
     /// The model the run starts from, if it came from a file.
     pub fn start_model(&self) -> Option<&[f32]> {
-        self.start.as_deref()
+        self.start_model.as_deref()
     }
 
     /// The pieces of the model.
@@ -511,20 +511,20 @@ pub(crate) fn check_rounds(tree: &Tree, world: &World, n_rounds: u32) -> Result<
 }
 
 /// What whoever trains lacks of what is asked, in words.
-pub(crate) fn lack(task: &dyn Task, asked: &[StepFeature]) -> Option<String> {
-    let lacking: Vec<_> =
-        asked.iter().filter(|skill| !task.supports(**skill)).map(|skill| skill.name()).collect();
-    (!lacking.is_empty()).then(|| {
+pub(crate) fn missing_features(task: &dyn Task, required_features: &[StepFeature]) -> Option<String> {
+    let missing: Vec<_> =
+        required_features.iter().filter(|feature| !task.supports(**feature)).map(|skill| skill.name()).collect();
+    (!missing.is_empty()).then(|| {
         format!(
             "the recipe needs a worker that can do {}, and this one does not say that it can; teach it, add the word to what it \
              answers to describe under \"can\", or take a recipe or settings of [local] that need less",
-            lacking.join(", ")
+            missing.join(", ")
         )
     })
 }
 
 /// A cohort is what most methods of a study take, and those that ask everybody refuse.
-fn about_cohorts(tree: &Tree, mut error: SettingsError) -> SettingsError {
+fn explain_cohort_error(tree: &Tree, mut error: SettingsError) -> SettingsError {
     if let Some(recipe) = tree.text("recipe")
         && error.key == "select.cohort"
         && error.message.starts_with("unknown key")
@@ -537,14 +537,14 @@ fn about_cohorts(tree: &Tree, mut error: SettingsError) -> SettingsError {
 }
 
 /// What is asked for, and in such a run will never happen.
-fn without_effect(resolved: &str, n_rounds: u32, simulated: bool) -> Vec<String> {
+fn ineffective_settings(resolved: &str, n_rounds: u32, simulated: bool) -> Vec<String> {
     let root: toml::Table = resolved.parse().expect("resolved settings are TOML");
     let at = |table: &str, key: &str| root.get(table).and_then(|table| table.get(key));
     let text = |table: &str, key: &str| at(table, key).and_then(toml::Value::as_str);
-    let mut notes = Vec::new();
+    let mut warnings = Vec::new();
     let every = at("server", "every").and_then(toml::Value::as_integer);
     if let Some(every) = every.filter(|every| *every > i64::from(n_rounds)) {
-        notes.push(format!(
+        warnings.push(format!(
             "server.every = {every}: the run ends before its first period, after {n_rounds} rounds, so nothing is ever \
              lengthened; give at most run.rounds"
         ));
@@ -559,18 +559,18 @@ fn without_effect(resolved: &str, n_rounds: u32, simulated: bool) -> Vec<String>
     {
         let message = "substitute.kind = \"late\": in this world no answer is ever late, so it has nothing to do; give world.deadline_s \
                        and world.after_deadline = \"late\"";
-        notes.push(message.to_owned());
+        warnings.push(message.to_owned());
     }
-    notes
+    warnings
 }
 
 /// Refuses a method that goes by true chances where nobody knows them.
-pub(crate) fn check_oracle_chances(tree: &Tree, roles: &Roles, chances: &[f64]) -> Result<(), CliError> {
-    let asks = [
+pub(crate) fn check_oracle_probabilities(tree: &Tree, roles: &Roles, probabilities: &[f64]) -> Result<(), CliError> {
+    let requirements = [
         ("select.kind", roles.selector.needs_oracle_probabilities()),
         ("aggregate.chances", roles.aggregator.needs_oracle_probabilities()),
     ];
-    if let Some((key, _)) = asks.into_iter().find(|(_, asks)| *asks && chances.is_empty()) {
+    if let Some((key, _)) = requirements.into_iter().find(|(_, is_required)| *is_required && probabilities.is_empty()) {
         let message = "nobody can know the chances of clients in this world; give it [world.availability] \
                        kind = \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another";
         return Err(tree.error(key, message).into());

@@ -9,13 +9,13 @@ use ebb_round::{Fleet, RoundNo, vectors};
 
 use crate::CliError;
 use crate::assemble::Assembled;
-use crate::output::note;
+use crate::output::print_note;
 
 /// Models up to this size are printed and recorded after every round.
 const SHOWN_PARAMS: usize = 16;
 
 /// Where more pairs of clients than this could have met, who is how alike is recorded at the end only.
-const MOST_PAIRS: usize = 2_000_000;
+const MAX_RECORDED_PAIRS: usize = 2_000_000;
 
 /// The ending of a run whose model is not finite.
 const DIVERGED: &str = "diverged";
@@ -35,12 +35,12 @@ pub enum Ended {
     /// It was interrupted after a round, and a checkpoint was written.
     Interrupted,
     /// It stopped by itself before its end.
-    Stopped(Stopped),
+    Stopped(StopReason),
 }
 
 /// Why a run stopped before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub enum StopReason {
     /// The model is not finite. The last checkpoint is from before that.
     Diverged {
         /// The round after which it was not.
@@ -75,13 +75,13 @@ pub enum OnFailure {
 }
 
 /// Somebody who looks on.
-pub trait Watch {
+pub trait RunObserver {
     /// A round was recorded, as this line of JSON.
     fn round(&mut self, row: &Row, line: &str) -> Result<(), CliError>;
 
     /// Something is not as it should be, and the run goes on.
     fn warn(&mut self, message: &str) {
-        note(&format!("warning: {message}"));
+        print_note(&format!("warning: {message}"));
     }
 }
 
@@ -91,28 +91,28 @@ pub fn drive<F: Fleet>(
     mut writer: RunWriter,
     stop: &AtomicBool,
     on_failure: OnFailure,
-    watch: &mut dyn Watch,
+    observer: &mut dyn RunObserver,
 ) -> Result<Ended, CliError> {
     let folder = writer.folder().to_owned();
-    let broken = |error: RecordError| CliError::Broken {
+    let broken = |error: RecordError| CliError::RecordFailed {
         folder: folder.clone(),
         source: Box::new(CliError::Record(error)),
     };
     run.engine.set_spill_store(Box::new(SpillFile::new(&folder)));
-    writer.set_keep_every(run.run.keep_every());
+    writer.set_keep_every(run.run_table.keep_every());
     let mut ending = "rounds";
     let mut not_finite_rounds = 0;
     // Whether a checkpoint was due that could not be written, or that nobody would go on from.
-    let (mut owed, mut put_off) = (false, false);
-    while run.engine.next() < run.run.rounds.get() {
+    let (mut checkpoint_failed, mut checkpoint_deferred) = (false, false);
+    while run.engine.next() < run.run_table.rounds.get() {
         let began = Instant::now();
-        let (row, reached) = play(run)?;
+        let (row, reached) = play_round(run)?;
         let line = writer.append(&row).map_err(broken)?;
-        writer.take_warnings().iter().for_each(|warning| watch.warn(warning));
+        writer.take_warnings().iter().for_each(|warning| observer.warn(warning));
         writer.add_wall_time(row.round, began.elapsed().as_secs_f64()).map_err(broken)?;
-        let watched = watch.round(&row, &line);
+        let observed = observer.round(&row, &line);
         if reached == Some(DIVERGED) && on_failure == OnFailure::Stop {
-            return Ok(Ended::Stopped(Stopped::Diverged { round: row.round }));
+            return Ok(Ended::Stopped(StopReason::Diverged { round: row.round }));
         }
         // A run that goes on after it stopped has as many again.
         let void_rounds = run.engine.void_rounds();
@@ -124,7 +124,7 @@ pub fn drive<F: Fleet>(
         }
         if too_many_void {
             writer.checkpoint(&run.save()).map_err(broken)?;
-            return Ok(Ended::Stopped(Stopped::Void { rounds: void_rounds, last: row.round }));
+            return Ok(Ended::Stopped(StopReason::Void { rounds: void_rounds, last: row.round }));
         }
         not_finite_rounds = if row.has_no_finite_update() { not_finite_rounds + 1 } else { 0 };
         if not_finite_rounds == MOST_NOT_FINITE && on_failure == OnFailure::Stop {
@@ -133,35 +133,35 @@ pub fn drive<F: Fleet>(
                 // The model did not move: with other clients the run can go on from here.
                 writer.checkpoint(&run.save()).map_err(broken)?;
             }
-            return Ok(Ended::Stopped(Stopped::NothingFinite {
+            return Ok(Ended::Stopped(StopReason::NothingFinite {
                 rounds: not_finite_rounds,
                 last: row.round,
                 guarded,
             }));
         }
-        let last = reached.is_some() || run.engine.next() == run.run.rounds.get();
-        let interrupted = stop.load(Ordering::Relaxed) || watched.is_err();
-        let due = run.engine.next().is_multiple_of(run.run.checkpoint_every.get());
+        let last = reached.is_some() || run.engine.next() == run.run_table.rounds.get();
+        let interrupted = stop.load(Ordering::Relaxed) || observed.is_err();
+        let due = run.engine.next().is_multiple_of(run.run_table.checkpoint_every.get());
         // Not where it is merely interrupted: that must not show once it is finished.
-        if !last && due && could_meet(run) <= MOST_PAIRS {
+        if !last && due && n_possible_pairs(run) <= MAX_RECORDED_PAIRS {
             // The writer tries it again before the checkpoint, and says why if it fails.
-            let _ = keep_friends(run, &mut writer);
+            let _ = record_similarity(run, &mut writer);
         }
         // A model where no client can train is not what anybody wants to go on from.
-        let goes_well = not_finite_rounds == 0;
-        put_off |= due && !goes_well;
-        if !last && goes_well && (interrupted || due || owed || put_off) {
-            put_off = false;
+        let is_finite = not_finite_rounds == 0;
+        checkpoint_deferred |= due && !is_finite;
+        if !last && is_finite && (interrupted || due || checkpoint_failed || checkpoint_deferred) {
+            checkpoint_deferred = false;
             // The model is finite here: a run that diverged does not come so far.
             let kept = writer.checkpoint(&run.save());
             match &kept {
                 Ok(()) => {
                     run.fleet.on_state_saved();
-                    if std::mem::take(&mut owed) {
-                        watch.warn(&format!("the checkpoint after {} rounds could be written again", run.engine.next()));
+                    if std::mem::take(&mut checkpoint_failed) {
+                        observer.warn(&format!("the checkpoint after {} rounds could be written again", run.engine.next()));
                     }
                 }
-                Err(error) if !std::mem::replace(&mut owed, true) && !interrupted => watch.warn(&format!(
+                Err(error) if !std::mem::replace(&mut checkpoint_failed, true) && !interrupted => observer.warn(&format!(
                     "{error}; the last checkpoint is whole, the run goes on, and it is tried again after every round"
                 )),
                 Err(_) => {}
@@ -171,7 +171,7 @@ pub fn drive<F: Fleet>(
             }
         }
         if !last && interrupted {
-            watched?;
+            observed?;
             return Ok(Ended::Interrupted);
         }
         if let Some(reached) = reached {
@@ -179,7 +179,7 @@ pub fn drive<F: Fleet>(
             break;
         }
     }
-    keep_friends(run, &mut writer).map_err(broken)?;
+    record_similarity(run, &mut writer).map_err(broken)?;
     let target = run.stop.accuracy.map(ebb_settings::Probability::get);
     let model = &run.engine.model().model;
     let summary =
@@ -188,27 +188,27 @@ pub fn drive<F: Fleet>(
 }
 
 /// Plays the next round: its row, and why the run ends with it, if it does.
-pub(crate) fn play<F: Fleet>(run: &mut Assembled<F>) -> Result<(Row, Option<&'static str>), CliError> {
+pub(crate) fn play_round<F: Fleet>(run: &mut Assembled<F>) -> Result<(Row, Option<&'static str>), CliError> {
     let mut outcome = run.engine.round(&mut run.fleet, &mut run.evaluator)?;
     run.evaluator.check()?;
-    let reached = reached(run, &outcome);
+    let reached = reason_to_end(run, &outcome);
     let (model, census, shares) = (run.engine.model(), run.engine.census(), run.engine.shares());
     if reached.is_some() && outcome.score.is_none() {
         // The last round is always judged.
-        outcome.score = run.evaluator.judge_now(outcome.number, model, census, shares)?;
+        outcome.score = run.evaluator.evaluate_now(outcome.number, model, census, shares)?;
     }
     let shown = (model.model.len() <= SHOWN_PARAMS).then_some(model.model.as_slice());
     Ok((Row::new(census, &outcome, shown), reached))
 }
 
 /// How many pairs of clients could have met.
-fn could_meet<F>(run: &Assembled<F>) -> usize {
+fn n_possible_pairs<F>(run: &Assembled<F>) -> usize {
     let n_clients = run.engine.census().n_enrolled();
     n_clients * n_clients.saturating_sub(1) / 2
 }
 
 /// Records who is how alike, if the substitution knows.
-fn keep_friends<F>(run: &Assembled<F>, writer: &mut RunWriter) -> Result<(), RecordError> {
+fn record_similarity<F>(run: &Assembled<F>, writer: &mut RunWriter) -> Result<(), RecordError> {
     match run.engine.similarity_matrix() {
         Some(all) => writer.add_similarities(&all),
         None => Ok(()),
@@ -216,18 +216,18 @@ fn keep_friends<F>(run: &Assembled<F>, writer: &mut RunWriter) -> Result<(), Rec
 }
 
 /// Why the run ends here, if it does.
-fn reached<F>(run: &Assembled<F>, outcome: &ebb_round::Outcome) -> Option<&'static str> {
+fn reason_to_end<F>(run: &Assembled<F>, outcome: &ebb_round::Outcome) -> Option<&'static str> {
     if !vectors::all_finite(&run.engine.model().model) {
         return Some(DIVERGED);
     }
     let stop = &run.stop;
-    let spent = outcome.total_cost;
+    let cost = outcome.total_cost;
     let accuracy = outcome.score.as_ref().and_then(|score| score.accuracy);
     if stop.accuracy.is_some_and(|target| accuracy.is_some_and(|accuracy| accuracy >= target.get())) {
         Some("accuracy")
-    } else if stop.virtual_hours.is_some_and(|hours| spent.elapsed_s >= 3600.0 * hours.get()) {
+    } else if stop.virtual_hours.is_some_and(|hours| cost.elapsed_s >= 3600.0 * hours.get()) {
         Some("virtual-hours")
-    } else if stop.bytes.is_some_and(|bytes| spent.bytes_down + spent.bytes_up >= bytes) {
+    } else if stop.bytes.is_some_and(|bytes| cost.bytes_down + cost.bytes_up >= bytes) {
         Some("bytes")
     } else {
         None
@@ -275,7 +275,7 @@ mod tests {
         warnings: Vec<String>,
     }
 
-    impl Watch for Onlooker {
+    impl RunObserver for Onlooker {
         fn round(&mut self, _: &Row, _: &str) -> Result<(), CliError> {
             let number = |name: String| name.strip_prefix("checkpoint-")?.strip_suffix(".ebb")?.parse().ok();
             self.checkpoints.push(names(&self.folder).into_iter().filter_map(number).collect());
@@ -287,15 +287,15 @@ mod tests {
         }
     }
 
-    fn play(
+    fn drive_to_end(
         place: &Path,
         name: &str,
-        in_the_way: &[&str],
+        obstacles: &[&str],
         stop: bool,
     ) -> (Result<Ended, CliError>, Onlooker) {
         let (mut run, writer) = make(place, name, SETTINGS);
         let folder = place.join(name);
-        in_the_way.iter().for_each(|name| fs::create_dir(folder.join(name)).unwrap());
+        obstacles.iter().for_each(|name| fs::create_dir(folder.join(name)).unwrap());
         let mut onlooker = Onlooker { folder, checkpoints: Vec::new(), warnings: Vec::new() };
         let ended = drive(&mut run, writer, &AtomicBool::new(stop), OnFailure::Stop, &mut onlooker);
         (ended, onlooker)
@@ -304,23 +304,23 @@ mod tests {
     #[test]
     fn a_checkpoint_that_cannot_be_written_is_tried_again_and_the_run_goes_on() {
         let place = tempfile::tempdir().unwrap();
-        let (ended, undisturbed) = play(place.path(), "undisturbed", &[], false);
+        let (ended, undisturbed) = drive_to_end(place.path(), "undisturbed", &[], false);
         assert!(matches!(ended, Ok(Ended::Finished(_))), "{ended:?}");
         // Of rounds 2, 4, 6 and 8 the last two, and for good every second: 4 and 8.
         let expected: [&[u32]; 9] = [&[], &[], &[2], &[2], &[2, 4], &[2, 4], &[4, 6], &[4, 6], &[4, 6, 8]];
         assert_eq!(undisturbed.checkpoints, expected);
         assert_eq!(undisturbed.warnings, [""; 0]);
 
-        let in_the_way = ["checkpoint-000004.ebb.new", "checkpoint-000005.ebb.new"];
-        let (ended, disturbed) = play(place.path(), "disturbed", &in_the_way, false);
+        let obstacles = ["checkpoint-000004.ebb.new", "checkpoint-000005.ebb.new"];
+        let (ended, disturbed) = drive_to_end(place.path(), "disturbed", &obstacles, false);
         assert!(matches!(ended, Ok(Ended::Finished(_))), "{ended:?}");
         let expected: [&[u32]; 9] = [&[], &[], &[2], &[2], &[2], &[2], &[2, 6], &[2, 6], &[6, 8]];
         assert_eq!(disturbed.checkpoints, expected);
-        let [failed, mended] = disturbed.warnings.try_into().unwrap();
+        let [failed, recovered] = disturbed.warnings.try_into().unwrap();
         assert!(failed.contains("checkpoint-000004.ebb: ") && failed.contains("the run goes on"), "{failed}");
-        assert!(mended.contains("after 6 rounds could be written again"), "{mended}");
+        assert!(recovered.contains("after 6 rounds could be written again"), "{recovered}");
         let folder = place.path().join("disturbed");
-        in_the_way.iter().for_each(|name| fs::remove_dir(folder.join(name)).unwrap());
+        obstacles.iter().for_each(|name| fs::remove_dir(folder.join(name)).unwrap());
         assert_eq!(names(&folder), names(&place.path().join("undisturbed")));
         for name in names(&folder) {
             let of = |run: &str| fs::read(place.path().join(run).join(&name)).unwrap();
@@ -342,7 +342,7 @@ mod tests {
         let folder = place.path().join("run");
         let mut onlooker = Onlooker { folder: folder.clone(), checkpoints: Vec::new(), warnings: Vec::new() };
         let ended = drive(&mut run, writer, &AtomicBool::new(false), OnFailure::Stop, &mut onlooker).unwrap();
-        let Ended::Stopped(Stopped::Diverged { round }) = ended else { panic!("{ended:?}") };
+        let Ended::Stopped(StopReason::Diverged { round }) = ended else { panic!("{ended:?}") };
         let last = onlooker.checkpoints.pop().unwrap();
         assert_eq!((round, last.as_slice()), (2, &[1, 2][..]));
         let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
@@ -352,12 +352,12 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_to_stop_and_cannot_be_saved_says_so() {
+    fn a_run_that_is_to_stop_and_cannot_be_saved_is_an_error() {
         let place = tempfile::tempdir().unwrap();
-        let (ended, _) = play(place.path(), "run", &["checkpoint-000001.ebb.new"], true);
+        let (ended, _) = drive_to_end(place.path(), "run", &["checkpoint-000001.ebb.new"], true);
         let error = ended.unwrap_err().to_string();
         assert!(error.contains("checkpoint-000001.ebb: ") && error.contains("the run stopped"), "{error}");
-        let (ended, _) = play(place.path(), "again", &[], true);
+        let (ended, _) = drive_to_end(place.path(), "again", &[], true);
         assert!(matches!(ended, Ok(Ended::Interrupted)), "{ended:?}");
     }
 }

@@ -9,7 +9,7 @@ use ebb_report::ReportError;
 use ebb_round::{FleetError, StateError};
 use ebb_settings::SettingsError;
 
-use crate::drive::Stopped;
+use crate::drive::StopReason;
 use crate::output::resume_command;
 
 /// Why a command could not be done.
@@ -20,7 +20,7 @@ pub enum CliError {
     /// The record cannot be written or read.
     Record(RecordError),
     /// The record broke off while a run was under way.
-    Broken {
+    RecordFailed {
         /// The run's folder.
         folder: PathBuf,
         /// What failed.
@@ -54,7 +54,7 @@ pub enum CliError {
         /// The run's folder.
         folder: PathBuf,
         /// Why.
-        why: Stopped,
+        why: StopReason,
         /// How to go on.
         resume: String,
     },
@@ -71,10 +71,10 @@ pub enum CliError {
 }
 
 /// The exit code of a run that stopped by itself before its end.
-const STOPPED: u8 = 3;
+const EXIT_STOPPED: u8 = 3;
 
 /// The exit code where what is wrong stays wrong, however often it is tried.
-pub(crate) const WRONG: u8 = 2;
+pub(crate) const EXIT_PERMANENT: u8 = 2;
 
 impl CliError {
     /// The exit code: 3 for a run that stopped by itself and can go on; 2 for what is wrong however often it
@@ -82,15 +82,15 @@ impl CliError {
     pub(crate) fn code(&self) -> u8 {
         match self {
             CliError::Interrupted { .. } | CliError::Abandoned => 130,
-            CliError::Stopped { .. } => STOPPED,
-            CliError::Usage(_) | CliError::Settings(_) => WRONG,
+            CliError::Stopped { .. } => EXIT_STOPPED,
+            CliError::Usage(_) | CliError::Settings(_) => EXIT_PERMANENT,
             CliError::Record(
                 RecordError::NotARun { .. }
                 | RecordError::Exists { .. }
                 | RecordError::NoSuchCheckpoint { .. },
-            ) => WRONG,
+            ) => EXIT_PERMANENT,
             // A file or folder that was named and is not there.
-            CliError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => WRONG,
+            CliError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => EXIT_PERMANENT,
             _ => 1,
         }
     }
@@ -105,7 +105,7 @@ impl fmt::Display for CliError {
         match self {
             CliError::Settings(error) => error.fmt(f),
             CliError::Record(error) => error.fmt(f),
-            CliError::Broken { folder, source } => write!(
+            CliError::RecordFailed { folder, source } => write!(
                 f,
                 "{source}\nthe run stopped; all up to its last checkpoint is safe. \
                  When the cause is mended: {}",
@@ -130,7 +130,7 @@ impl fmt::Display for CliError {
             CliError::Interrupted { resume } => {
                 write!(f, "interrupted; everything is saved. Go on with: {resume}")
             }
-            CliError::Stopped { folder, why: Stopped::Diverged { round }, .. } => {
+            CliError::Stopped { folder, why: StopReason::Diverged { round }, .. } => {
                 let folder = folder.display();
                 write!(
                     f,
@@ -140,7 +140,7 @@ impl fmt::Display for CliError {
             }
             CliError::Stopped {
                 folder,
-                why: Stopped::NothingFinite { rounds, last, guarded: true },
+                why: StopReason::NothingFinite { rounds, last, guarded: true },
                 resume,
             } => {
                 write!(
@@ -150,7 +150,7 @@ impl fmt::Display for CliError {
                     folder.display()
                 )
             }
-            CliError::Stopped { folder, why: Stopped::NothingFinite { rounds, last, .. }, .. } => {
+            CliError::Stopped { folder, why: StopReason::NothingFinite { rounds, last, .. }, .. } => {
                 let folder = folder.display();
                 write!(
                     f,
@@ -159,7 +159,7 @@ impl fmt::Display for CliError {
                      local.rate, set local.clip_norm or bound updates by [clip]"
                 )
             }
-            CliError::Stopped { folder, why: Stopped::Void { rounds, last }, resume } => write!(
+            CliError::Stopped { folder, why: StopReason::Void { rounds, last }, resume } => write!(
                 f,
                 "{}: stopped: {rounds} rounds in a row were void, the last of them round {last}; the model is that of before them. \
                  rounds.jsonl says why (void) and who answered. Shut out who is to blame (ebbflow revoke). Go on with: {resume}. If nobody \

@@ -8,20 +8,20 @@ mod args;
 pub mod assemble;
 mod chart;
 mod commands;
-pub mod draws;
+pub mod selection_key;
 pub mod drive;
 mod error;
 mod grid;
-mod guarding;
-mod invited;
-mod judge;
+mod guard_settings;
+mod client_settings;
+mod evaluator;
 mod output;
-mod private;
+mod permissions;
 mod progress;
-mod serving;
+mod serve_settings;
 mod tasks;
 mod typeset;
-mod untrained;
+mod selection_only;
 
 use std::process::ExitCode;
 
@@ -58,7 +58,7 @@ fn run(registry: &Registry, args: &Args) -> Result<(), CliError> {
         Command::Show(show) => commands::show::run(show),
         Command::Report(report) => commands::report::run(report),
         Command::Reproduce(reproduce) => commands::reproduce::run(registry, reproduce),
-        Command::Friends(friends) => commands::friends::run(friends),
+        Command::Friends(friends) => commands::similarity::run(friends),
         Command::Export(export) => commands::export::run(export),
         Command::List(list) => commands::list::run(registry, list),
         Command::Describe(describe) => commands::describe::run(registry, describe),
@@ -71,7 +71,7 @@ fn run(registry: &Registry, args: &Args) -> Result<(), CliError> {
         Command::Revoke(revoke) => commands::revoke::run(revoke),
         Command::Recompute(recompute) => commands::recompute::run(registry, recompute),
         Command::Replay(replay) => commands::replay::run(registry, replay),
-        Command::Swarm(swarm) => commands::swarm::run(registry, swarm),
+        Command::Swarm(swarm) => commands::chaos::run(registry, swarm),
         Command::Worker(worker) => commands::worker::run(worker),
         Command::Certs(certs) => commands::certs::run(certs),
         Command::Completions { shell } => commands::completions::run(*shell),

@@ -7,10 +7,10 @@ use tracing_subscriber::EnvFilter;
 use ebb_plot::Svg;
 
 use crate::CliError;
-use crate::args::Logs;
+use crate::args::LogOptions;
 
 /// Prints a line.
-pub(crate) fn say(line: &str) -> Result<(), CliError> {
+pub(crate) fn print_line(line: &str) -> Result<(), CliError> {
     let mut out = anstream::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|error| match error.kind() {
         ErrorKind::BrokenPipe => CliError::OutputClosed,
@@ -19,12 +19,12 @@ pub(crate) fn say(line: &str) -> Result<(), CliError> {
 }
 
 /// Prints a line for the person at the terminal; nobody reading is no reason to stop.
-pub(crate) fn note(line: &str) {
+pub(crate) fn print_note(line: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{line}");
 }
 
 /// Lets what servers and clients do be logged, on the standard error.
-pub(crate) fn log_to_stderr(logs: &Logs) -> Result<(), CliError> {
+pub(crate) fn log_to_stderr(logs: &LogOptions) -> Result<(), CliError> {
     let filter = EnvFilter::try_new(&logs.log).map_err(|error| {
         let level = &logs.log;
         CliError::Usage(format!("--log {level}: {error}; give error, warn, info, debug or trace"))
@@ -53,7 +53,7 @@ pub(crate) fn make_folder_of(file: &Path) -> Result<(), CliError> {
 }
 
 /// Writes a picture into a folder, for looking at and for scaling; says where.
-pub(crate) fn write_picture(folder: &Path, name: &str, svg: &Svg) -> Result<[PathBuf; 2], CliError> {
+pub(crate) fn write_plot(folder: &Path, name: &str, svg: &Svg) -> Result<[PathBuf; 2], CliError> {
     let files = ["svg", "png"].map(|ending| folder.join(format!("{name}.{ending}")));
     let png = svg.png(2)?;
     write_file(&files[0], svg.as_str().as_bytes())?;
@@ -62,15 +62,15 @@ pub(crate) fn write_picture(folder: &Path, name: &str, svg: &Svg) -> Result<[Pat
 }
 
 /// A folder below `runs` for what a command makes of a configuration or a run, named after both.
-pub(crate) fn folder_for(command: &str, file: &Path) -> PathBuf {
+pub(crate) fn default_output_folder(command: &str, file: &Path) -> PathBuf {
     let named = if file.is_dir() { file.file_name() } else { file.file_stem() };
     let named = named.map_or(String::new(), |name| format!("-{}", name.to_string_lossy()));
     Path::new("runs").join(format!("{command}{named}"))
 }
 
 /// Says what is where.
-pub(crate) fn say_files(files: &[(&str, PathBuf)]) -> Result<(), CliError> {
-    files.iter().try_for_each(|(what, file)| say(&format!("{what:<7}  {}", file.display())))
+pub(crate) fn print_files(files: &[(&str, PathBuf)]) -> Result<(), CliError> {
+    files.iter().try_for_each(|(what, file)| print_line(&format!("{what:<7}  {}", file.display())))
 }
 
 /// A number of things.
@@ -79,7 +79,7 @@ pub(crate) fn count(number: u64, thing: &str) -> String {
 }
 
 /// Words as they would be typed in a shell.
-pub(crate) fn typed<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
+pub(crate) fn shell_command<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
     let quoted = words.into_iter().map(|word| {
         let word = word.as_ref();
         let plain = !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || "-_./=:,@+".contains(c));
@@ -91,7 +91,7 @@ pub(crate) fn typed<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String
 /// The command that was typed, to be typed again.
 pub(crate) fn this_command() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    typed(std::iter::once("ebbflow".to_owned()).chain(words))
+    shell_command(std::iter::once("ebbflow".to_owned()).chain(words))
 }
 
 /// The command that goes on with a run. For a server that takes the file it was started with, for the one in
@@ -99,13 +99,13 @@ pub(crate) fn this_command() -> String {
 pub(crate) fn resume_command(folder: &Path) -> String {
     let folder_name = folder.display().to_string();
     match ebb_record::is_served(folder) {
-        true => typed(["ebbflow", "serve", "FILE", "--out", &folder_name]),
-        false => typed(["ebbflow", "resume", &folder_name]),
+        true => shell_command(["ebbflow", "serve", "FILE", "--out", &folder_name]),
+        false => shell_command(["ebbflow", "resume", &folder_name]),
     }
 }
 
 /// Why a run ended, in words.
-pub(crate) fn ending(name: &str) -> &str {
+pub(crate) fn ending_text(name: &str) -> &str {
     match name {
         "rounds" => "all rounds done",
         "accuracy" => "target accuracy reached",
@@ -124,15 +124,15 @@ pub(crate) fn bold(text: &str) -> String {
 
 /// A table: the first column to the left, the others to the right.
 #[derive(Debug, Default)]
-pub(crate) struct Columns {
+pub(crate) struct TextTable {
     rows: Vec<Vec<String>>,
-    left: usize,
+    n_word_columns: usize,
 }
 
-impl Columns {
+impl TextTable {
     /// With these headings; the first `left` columns hold words.
     pub(crate) fn new<S: Into<String>>(left: usize, headings: impl IntoIterator<Item = S>) -> Self {
-        Columns { rows: vec![headings.into_iter().map(Into::into).collect()], left }
+        TextTable { rows: vec![headings.into_iter().map(Into::into).collect()], n_word_columns: left }
     }
 
     pub(crate) fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
@@ -145,8 +145,8 @@ impl Columns {
     }
 
     /// How many columns hold words: these are the first.
-    pub(crate) fn left(&self) -> usize {
-        self.left
+    pub(crate) fn n_word_columns(&self) -> usize {
+        self.n_word_columns
     }
 
     pub(crate) fn print(&self) -> Result<(), CliError> {
@@ -163,18 +163,18 @@ impl Columns {
         for (at, row) in self.rows.iter().enumerate() {
             let cells = row.iter().enumerate().map(|(column, cell)| {
                 let gap = " ".repeat(widths[column] - cell.chars().count());
-                if column < self.left { format!("{cell}{gap}") } else { format!("{gap}{cell}") }
+                if column < self.n_word_columns { format!("{cell}{gap}") } else { format!("{gap}{cell}") }
             });
             let line = cells.collect::<Vec<_>>().join("  ");
             let line = line.trim_end();
-            say(&if at == 0 { bold(line) } else { line.to_owned() })?;
+            print_line(&if at == 0 { bold(line) } else { line.to_owned() })?;
         }
         Ok(())
     }
 }
 
 /// A count of bytes as people say it.
-pub(crate) fn bytes(count: f64) -> String {
+pub(crate) fn format_bytes(count: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let mut value = count;
     let mut unit = 0;
@@ -186,7 +186,7 @@ pub(crate) fn bytes(count: f64) -> String {
 }
 
 /// Seconds as people say them.
-pub(crate) fn duration(seconds: f64) -> String {
+pub(crate) fn format_duration(seconds: f64) -> String {
     match seconds {
         s if s < 120.0 => format!("{s:.1} s"),
         s if s < 7200.0 => format!("{:.1} min", s / 60.0),
@@ -195,7 +195,7 @@ pub(crate) fn duration(seconds: f64) -> String {
 }
 
 /// A figure that may be missing.
-pub(crate) fn figure(value: Option<f64>) -> String {
+pub(crate) fn format_metric(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
         Some(value) if value.abs() < 1e6 => format!("{value:.4}"),
@@ -204,12 +204,12 @@ pub(crate) fn figure(value: Option<f64>) -> String {
 }
 
 /// A share as people say it.
-pub(crate) fn percent(share: f64) -> String {
+pub(crate) fn format_percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
 /// What absences cost, as an oracle knows it.
-pub(crate) fn cost(psi: f64) -> String {
+pub(crate) fn format_absence_cost(psi: f64) -> String {
     format!("psi {psi:.3e}, the mean square of what the aggregate is off for the absences")
 }
 
@@ -219,17 +219,17 @@ mod tests {
 
     #[test]
     fn words_are_quoted_where_a_shell_would_split_them() {
-        assert_eq!(typed(["ebbflow", "--set", "a.b=0.1"]), "ebbflow --set a.b=0.1");
-        assert_eq!(typed(["a b", "it's", ""]), r"'a b' 'it'\''s' ''");
+        assert_eq!(shell_command(["ebbflow", "--set", "a.b=0.1"]), "ebbflow --set a.b=0.1");
+        assert_eq!(shell_command(["a b", "it's", ""]), r"'a b' 'it'\''s' ''");
     }
 
     #[test]
-    fn figures_are_short() {
-        assert_eq!(figure(Some(0.5)), "0.5000");
-        assert_eq!(figure(Some(1e300)), "1.000e300");
+    fn metrics_are_short() {
+        assert_eq!(format_metric(Some(0.5)), "0.5000");
+        assert_eq!(format_metric(Some(1e300)), "1.000e300");
         assert_eq!((count(1, "round"), count(2, "round")), ("1 round".to_owned(), "2 rounds".to_owned()));
         assert_eq!(
-            (bytes(999.0), bytes(1500.0), bytes(2e12)),
+            (format_bytes(999.0), format_bytes(1500.0), format_bytes(2e12)),
             ("999 B".into(), "1.5 kB".into(), "2.0 TB".into())
         );
     }

@@ -9,9 +9,9 @@ use ebb_record::Row;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::CliError;
-use crate::args::How;
-use crate::drive::Watch;
-use crate::output::{duration, figure, note, say};
+use crate::args::RunOptions;
+use crate::drive::RunObserver;
+use crate::output::{format_duration, format_metric, print_note, print_line};
 
 /// Shows the progress of one run.
 pub(crate) struct Progress {
@@ -22,7 +22,7 @@ pub(crate) struct Progress {
     accuracy: Option<f64>,
     loss: Option<f64>,
     /// Whether warnings are logged.
-    logs: bool,
+    logs_warnings: bool,
 }
 
 enum Style {
@@ -35,7 +35,7 @@ enum Style {
 
 impl Progress {
     /// For a run that has done `first` of its rounds.
-    pub(crate) fn new(how: &How, first: u32, n_rounds: u32) -> Self {
+    pub(crate) fn new(how: &RunOptions, first: u32, n_rounds: u32) -> Self {
         let style = if how.json {
             Style::Json
         } else if how.quiet {
@@ -45,43 +45,43 @@ impl Progress {
         } else {
             Style::Lines
         };
-        Progress { style, n_rounds, first, began: Instant::now(), accuracy: None, loss: None, logs: false }
+        Progress { style, n_rounds, first, began: Instant::now(), accuracy: None, loss: None, logs_warnings: false }
     }
 
     /// Warnings go where a server logs what it does.
-    pub(crate) fn log(&mut self) {
-        self.logs = true;
+    pub(crate) fn log_warnings(&mut self) {
+        self.logs_warnings = true;
     }
 
     /// How good the model is, how fast rounds go, and how long the rest will take.
-    fn figures(&self, done: u32) -> String {
-        let rate = f64::from(done - self.first) / self.began.elapsed().as_secs_f64().max(1e-9);
-        let left = duration(f64::from(self.n_rounds - done) / rate);
-        let speed = format!("{rate:.1} rounds/s  {left} left");
+    fn status_text(&self, done: u32) -> String {
+        let rounds_per_s = f64::from(done - self.first) / self.began.elapsed().as_secs_f64().max(1e-9);
+        let left = format_duration(f64::from(self.n_rounds - done) / rounds_per_s);
+        let speed = format!("{rounds_per_s:.1} rounds/s  {left} left");
         match (self.accuracy, self.loss) {
             (Some(accuracy), _) => format!("accuracy {accuracy:.4}  {speed}"),
-            (None, Some(loss)) => format!("loss {}  {speed}", figure(Some(loss))),
+            (None, Some(loss)) => format!("loss {}  {speed}", format_metric(Some(loss))),
             (None, None) => speed,
         }
     }
 }
 
-impl Watch for Progress {
+impl RunObserver for Progress {
     fn round(&mut self, row: &Row, line: &str) -> Result<(), CliError> {
         self.accuracy = row.accuracy.or(self.accuracy);
         self.loss = row.loss.or(self.loss);
         let done = row.round + 1;
         match &self.style {
             Style::Nothing => {}
-            Style::Json => say(line)?,
+            Style::Json => print_line(line)?,
             Style::Bar(bar) => {
-                bar.set_message(self.figures(done));
+                bar.set_message(self.status_text(done));
                 bar.set_position(u64::from(done));
             }
             Style::Lines => {
                 let tenth = |round: u32| u64::from(round) * 10 / u64::from(self.n_rounds);
                 if tenth(done) > tenth(done - 1) {
-                    note(&format!("round {done}/{}  {}", self.n_rounds, self.figures(done)));
+                    print_note(&format!("round {done}/{}  {}", self.n_rounds, self.status_text(done)));
                 }
             }
         }
@@ -91,9 +91,9 @@ impl Watch for Progress {
     fn warn(&mut self, message: &str) {
         let line = format!("warning: {message}");
         match &self.style {
-            _ if self.logs => tracing::warn!("{message}"),
-            Style::Bar(bar) => bar.suspend(|| note(&line)),
-            _ => note(&line),
+            _ if self.logs_warnings => tracing::warn!("{message}"),
+            Style::Bar(bar) => bar.suspend(|| print_note(&line)),
+            _ => print_note(&line),
         }
     }
 }
@@ -117,11 +117,11 @@ fn bar(first: u64, n_rounds: u64) -> ProgressBar {
 }
 
 /// Does something once, when Ctrl-C is pressed or the program is asked to end. The second time ends it at once.
-pub(crate) fn on_interruption(act: Box<dyn Fn() + Send>) {
-    let asked = AtomicBool::new(false);
+pub(crate) fn on_interrupt(act: Box<dyn Fn() + Send>) {
+    let is_repeated = AtomicBool::new(false);
     // Where no handler can be set, Ctrl-C ends the program, and the journal is what is left.
     let _ = ctrlc::set_handler(move || {
-        if asked.swap(true, Ordering::Relaxed) {
+        if is_repeated.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
         act();
@@ -129,7 +129,7 @@ pub(crate) fn on_interruption(act: Box<dyn Fn() + Send>) {
 }
 
 /// A flag that Ctrl-C raises. The second Ctrl-C ends the program at once.
-pub(crate) fn interruption() -> Arc<AtomicBool> {
+pub(crate) fn interrupt_flag() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
     // Where no handler can be set, Ctrl-C ends the program, and the last checkpoint is what is left.
@@ -137,7 +137,7 @@ pub(crate) fn interruption() -> Arc<AtomicBool> {
         if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        note("finishing the round; once more to stop at once");
+        print_note("finishing the round; once more to stop at once");
     });
     stop
 }

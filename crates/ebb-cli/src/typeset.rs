@@ -1,45 +1,45 @@
 //! Tables for papers and pages: Markdown and LaTeX.
 
-use crate::output::Columns;
+use crate::output::TextTable;
 
 /// A title, which may be empty, and what stands below it.
-pub(crate) type Titled = (String, Columns);
+pub(crate) type TitledTable = (String, TextTable);
 
 /// The tables as Markdown, one below the other.
-pub(crate) fn markdown(tables: &[Titled]) -> String {
-    let one = |(title, table): &Titled| {
+pub(crate) fn markdown(tables: &[TitledTable]) -> String {
+    let one = |(title, table): &TitledTable| {
         let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
         let mut lines =
-            table.rows().iter().map(|row| line(row.iter().map(|cell| plain_markdown(cell)).collect()));
+            table.rows().iter().map(|row| line(row.iter().map(|cell| escape_markdown(cell)).collect()));
         let head = lines.next().unwrap_or_default();
-        let sides = sides(table).into_iter().map(|left| if left { ":---" } else { "---:" }.to_owned());
+        let alignments = alignments(table).into_iter().map(|left| if left { ":---" } else { "---:" }.to_owned());
         let below: String = lines.collect();
         let title =
-            if title.is_empty() { String::new() } else { format!("**{}**\n\n", plain_markdown(title)) };
-        format!("{title}{head}{}{below}", line(sides.collect()))
+            if title.is_empty() { String::new() } else { format!("**{}**\n\n", escape_markdown(title)) };
+        format!("{title}{head}{}{below}", line(alignments.collect()))
     };
     tables.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
 /// The tables as LaTeX, one below the other, each a `tabular` that goes into a float or stands alone. A document needs the package
 /// `booktabs` for them and nothing else.
-pub(crate) fn latex(tables: &[Titled]) -> String {
-    let one = |(title, table): &Titled| {
+pub(crate) fn latex(tables: &[TitledTable]) -> String {
+    let one = |(title, table): &TitledTable| {
         let line = |row: &Vec<String>| {
-            format!("{} \\\\\n", row.iter().map(|cell| plain_latex(cell)).collect::<Vec<_>>().join(" & "))
+            format!("{} \\\\\n", row.iter().map(|cell| escape_latex(cell)).collect::<Vec<_>>().join(" & "))
         };
         let mut lines = table.rows().iter().map(line);
         let head = lines.next().unwrap_or_default();
-        let sides: String = sides(table).into_iter().map(|left| if left { 'l' } else { 'r' }).collect();
+        let alignments: String = alignments(table).into_iter().map(|left| if left { 'l' } else { 'r' }).collect();
         let below: String = lines.collect();
-        let title = plain_latex(title);
+        let title = escape_latex(title);
         let title = if title.is_empty() {
             title
         } else {
             format!("\\noindent\\textbf{{{title}}}\\par\\smallskip\n\\noindent\n")
         };
         format!(
-            "{title}\\begin{{tabular}}{{{sides}}}\n\\toprule\n{head}\\midrule\n{below}\\bottomrule\n\\end{{tabular}}\n"
+            "{title}\\begin{{tabular}}{{{alignments}}}\n\\toprule\n{head}\\midrule\n{below}\\bottomrule\n\\end{{tabular}}\n"
         )
     };
     let all: Vec<_> = tables.iter().map(one).collect();
@@ -47,13 +47,13 @@ pub(crate) fn latex(tables: &[Titled]) -> String {
 }
 
 /// Which columns hold words.
-fn sides(table: &Columns) -> Vec<bool> {
+fn alignments(table: &TextTable) -> Vec<bool> {
     let n_columns = table.rows().iter().map(Vec::len).max().unwrap_or(0);
-    (0..n_columns).map(|column| column < table.left()).collect()
+    (0..n_columns).map(|column| column < table.n_word_columns()).collect()
 }
 
 /// Text that Markdown shows as it is, on one line.
-fn plain_markdown(text: &str) -> String {
+fn escape_markdown(text: &str) -> String {
     let mut plain = String::new();
     for character in text.chars() {
         if r"\`*_[]<>|~&$".contains(character) {
@@ -65,7 +65,7 @@ fn plain_markdown(text: &str) -> String {
 }
 
 /// Text that LaTeX sets as it is, on one line.
-fn plain_latex(text: &str) -> String {
+fn escape_latex(text: &str) -> String {
     let mut plain = String::new();
     let mut before = ' ';
     let mut characters = text.chars().peekable();
@@ -95,8 +95,8 @@ fn plain_latex(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn table() -> Columns {
-        let mut table = Columns::new(1, ["method", "accuracy %, ± sd"]);
+    fn table() -> TextTable {
+        let mut table = TextTable::new(1, ["method", "accuracy %, ± sd"]);
         table.row(["fast_prox", "81.25 ± 0.500"]);
         table.row(["a|b & c", "-0.300 ± 0.100 (tied)"]);
         table
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn what_latex_would_take_for_its_own_is_set_as_it_is() {
-        let check = |text: &str, expected: &str| assert_eq!(plain_latex(text), expected);
+        let check = |text: &str, expected: &str| assert_eq!(escape_latex(text), expected);
         check("50 % & #1 of $x_2$", "50 \\% \\& \\#1 of \\$x\\_2\\$");
         check("{a}^~\\b", "\\{a\\}\\textasciicircum{}\\textasciitilde{}\\textbackslash{}b");
         check("[x]*", "{[}x]{*}");
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn what_markdown_would_take_for_its_own_is_shown_as_it_is() {
         assert_eq!(
-            plain_markdown("*a* _b_ `c` [d](e) <f> \\ ~g~\nh"),
+            escape_markdown("*a* _b_ `c` [d](e) <f> \\ ~g~\nh"),
             "\\*a\\* \\_b\\_ \\`c\\` \\[d\\](e) \\<f\\> \\\\ \\~g\\~ h"
         );
     }

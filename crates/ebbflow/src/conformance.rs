@@ -16,13 +16,13 @@ const N_CLIENTS: usize = 5;
 
 /// The worlds that every method is tried in: a name, and the `[world]` table.
 const SCENARIOS: &[(&str, &str)] = &[
-    ("everybody answers in full", FIVE),
+    ("everybody answers in full", ALL_RESPOND),
     ("nobody ever answers", "script = []\nafter_script = \"nobody\""),
     (
         "rounds with no answers",
         "script = [[], [0, 1, 2, 3, 4], [], [], [3], [], [1, 2]]\nafter_script = \"nobody\"",
     ),
-    ("partial, late and broken answers", PATCHY),
+    ("partial, late and broken answers", MIXED_RESPONSES),
     ("answers that come rounds later", LATE),
     ("newcomers and departures", CHURN),
     ("everybody leaves", "departures = [{ round = 3, clients = [0, 1, 2, 3, 4] }]"),
@@ -32,8 +32,8 @@ const SCENARIOS: &[(&str, &str)] = &[
     ),
 ];
 
-const FIVE: &str = "";
-const PATCHY: &str = r#"
+const ALL_RESPOND: &str = "";
+const MIXED_RESPONSES: &str = r#"
 script = [
   [0, { client = 1, steps = 1 }, { client = 2, late = 2 }, { client = 3, sends = "nan" }, 4],
   [{ client = 0, late = 1 }, 1, { client = 4, sends = "short" }],
@@ -66,10 +66,10 @@ availability = { kind = "bernoulli", chance = 0.7 }
 pub fn check(registry: &Registry) -> Vec<String> {
     let mut broken = Vec::new();
     for subject in subjects(registry) {
-        let needs_chances = needs_oracle_chances(registry, &subject);
+        let needs_probabilities = needs_oracle_probabilities(registry, &subject);
         for (scenario, world) in SCENARIOS {
             // What a script has happen has no chance that an oracle could know.
-            if needs_chances && world.contains("script =") {
+            if needs_probabilities && world.contains("script =") {
                 continue;
             }
             for n_clients in [N_CLIENTS, 1] {
@@ -90,11 +90,11 @@ pub fn check(registry: &Registry) -> Vec<String> {
     broken
 }
 
-fn needs_oracle_chances(registry: &Registry, subject: &Subject) -> bool {
+fn needs_oracle_probabilities(registry: &Registry, subject: &Subject) -> bool {
     let trial = Trial { registry, subject, world: "", n_clients: N_CLIENTS, everybody: false };
     let tree = registry.with_recipe(trial.settings()).expect("subjects name recipes of the registry");
-    let facts = BuildContext { seed: 1, n_clients: N_CLIENTS, n_rounds: ROUNDS as u32 };
-    let roles = registry.build(&tree, facts);
+    let context = BuildContext { seed: 1, n_clients: N_CLIENTS, n_rounds: ROUNDS as u32 };
+    let roles = registry.build(&tree, context);
     let roles = roles.unwrap_or_else(|error| does_not_build(subject, &error));
     roles.selector.needs_oracle_probabilities() || roles.aggregator.needs_oracle_probabilities()
 }
@@ -138,13 +138,13 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
     let kinds = arrivals::ALL.iter().map(|entry| ("arrivals", entry.name, entry.example));
     let kinds = kinds.chain(departures::ALL.iter().map(|entry| ("departures", entry.name, entry.example)));
     for (part, name, text) in kinds {
-        for (with, around) in [
+        for (with, other_roles) in [
             ("scheme-c", "[aggregate]\nkind = \"scheme-c\"\n[server]\nclock = \"shift\""),
             ("friend", "[substitute]\nkind = \"friend\""),
             ("last-update", "[substitute]\nkind = \"last-update\"\n[aggregate]\nkind = \"share\""),
         ] {
-            let around = format!("[select]\nkind = \"everyone\"\n{around}");
-            let mut settings = Tree::from_recipe("conformance", &around);
+            let other_roles = format!("[select]\nkind = \"everyone\"\n{other_roles}");
+            let mut settings = Tree::from_recipe("conformance", &other_roles);
             settings.overlay(example(&format!("objective.{part}"), name, text));
             let name = format!("objective.{part} {name} with {with}");
             subjects.push(Subject { name, settings, only_participation: false });
@@ -153,8 +153,8 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
     // What bounds answers before anybody sees them, where it shortens and where it refuses.
     let bounded = "[clip]\nnorm = 2.0\nbeside = 2.0\ntimes = 1.2\n[select]\nkind = \"everyone\"\n";
     let control = "[local]\nkind = \"scaffold\"\nrate = 0.1\nsteps = 3\n[server]\nkind = \"scaffold\"";
-    for (name, beside) in [("clip", ""), ("clip with scaffold", control)] {
-        let settings = Tree::from_recipe("conformance", &format!("{bounded}{beside}"));
+    for (name, extra_tables) in [("clip", ""), ("clip with scaffold", control)] {
+        let settings = Tree::from_recipe("conformance", &format!("{bounded}{extra_tables}"));
         subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
     }
     // What none of the examples has.
@@ -169,15 +169,15 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
         ("pow-d among some", among_some("pow-d")),
         ("cpow-d among some", among_some("cpow-d")),
         ("rpow-d among some", among_some("rpow-d")),
-        ("mifa, waiting, on a shelf in half the space", on_a_shelf("mifa", "f16") + "wait = true\n"),
-        ("mifa, on a shelf", on_a_shelf("mifa", "f32")),
-        ("fedvarp, on a shelf", on_a_shelf("fedvarp", "f32")),
+        ("mifa, waiting, on a shelf in half the space", with_spill_store("mifa", "f16") + "wait = true\n"),
+        ("mifa, on a shelf", with_spill_store("mifa", "f32")),
+        ("fedvarp, on a shelf", with_spill_store("fedvarp", "f32")),
         (
             "fedstale, on a shelf in half the space",
-            on_a_shelf("fedstale", "f16") + "chances = \"intervals\"\n",
+            with_spill_store("fedstale", "f16") + "chances = \"intervals\"\n",
         ),
-        ("mimic, on a shelf in half the space", on_a_shelf("mimic", "f16")),
-        ("afl-cs, on a shelf", on_a_shelf("afl-cs", "f32") + "[substitute]\nkind = \"late\"\n"),
+        ("mimic, on a shelf in half the space", with_spill_store("mimic", "f16")),
+        ("afl-cs, on a shelf", with_spill_store("afl-cs", "f32") + "[substitute]\nkind = \"late\"\n"),
     ] {
         let settings = Tree::from_recipe("conformance", &settings);
         subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
@@ -191,7 +191,7 @@ fn among_some(kind: &str) -> String {
 }
 
 /// An aggregator that keeps nothing of what it remembers in memory.
-fn on_a_shelf(kind: &str, precision: &str) -> String {
+fn with_spill_store(kind: &str, precision: &str) -> String {
     let memory = format!("precision = \"{precision}\"\nmemory_mb = 0\n");
     format!("[select]\nkind = \"everyone\"\n[aggregate]\nkind = \"{kind}\"\n{memory}")
 }
@@ -344,8 +344,8 @@ fn differs_from_fedavg(registry: &Registry, subject: &Subject, n_clients: usize)
         only_participation: true,
     };
     let (own, fedavg) = (model(subject), model(&plain));
-    let far = own.iter().zip(&fedavg).any(|(one, other)| (one - other).abs() > 1e-5);
-    far.then(|| {
+    let differs = own.iter().zip(&fedavg).any(|(one, other)| (one - other).abs() > 1e-5);
+    differs.then(|| {
         let name = &subject.name;
         format!("{name}: all {n_clients} clients answer in full, yet {own:?} is not FedAvg's {fedavg:?}")
     })

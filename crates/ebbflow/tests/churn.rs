@@ -75,7 +75,7 @@ struct Seen {
     joined: usize,
     left: usize,
     partial: usize,
-    judged: usize,
+    decisions: usize,
 }
 
 fn check(method: usize) -> Option<Seen> {
@@ -93,7 +93,7 @@ fn check(method: usize) -> Option<Seen> {
         seen.joined += if number > 0 { row.joined.len() } else { 0 };
         seen.left += row.left.len();
         seen.partial += row.n_partial();
-        seen.judged += row.judged.len();
+        seen.decisions += row.judged.len();
         rows.push(row);
     }
     for (number, state) in saved {
@@ -117,8 +117,8 @@ fn schemes_hold_under_churn_on_recorded_traces() {
 
 #[test]
 fn newcomers_and_leavers_hold_under_churn_on_recorded_traces() {
-    for (method, judges) in [(3, false), (4, true)] {
+    for (method, decides) in [(3, false), (4, true)] {
         let Some(seen) = check(method) else { return };
-        assert_eq!(seen.judged > 60, judges, "{seen:?}");
+        assert_eq!(seen.decisions > 60, decides, "{seen:?}");
     }
 }

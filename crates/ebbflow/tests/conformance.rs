@@ -24,13 +24,13 @@ fn found_out(registry: Registry, words: &str) {
 
 /// Asks one more client every round, and forgets how many when the run is resumed.
 struct Forgetful {
-    asked: usize,
+    n_selected: usize,
 }
 
 impl Selector for Forgetful {
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
-        self.asked += 1;
-        Cohort::by_deadline(Census::draw(round.census.up(), self.asked, &mut round.rng("select")))
+        self.n_selected += 1;
+        Cohort::by_deadline(Census::draw(round.census.up(), self.n_selected, &mut round.rng("select")))
     }
 }
 
@@ -39,7 +39,7 @@ stateless!(Forgetful);
 #[test]
 fn a_selector_that_forgets_is_found_out() {
     let entry: Entry<dyn Selector> =
-        Entry { name: "forgetful", about: "", example: "", build: |_| Ok(Box::new(Forgetful { asked: 0 })) };
+        Entry { name: "forgetful", about: "", example: "", build: |_| Ok(Box::new(Forgetful { n_selected: 0 })) };
     found_out(
         Registry::standard().with(entry),
         "select forgetful, everybody answers in full, 5 clients: resumed after round",
@@ -75,7 +75,7 @@ fn an_aggregator_that_divides_by_nobody_is_found_out() {
 }
 
 #[test]
-fn a_recipe_that_is_not_fedavg_when_all_answer_is_found_out() {
+fn a_recipe_that_is_not_fedavg_when_all_respond_is_found_out() {
     let recipe = Recipe {
         name: "careless",
         about: "",
@@ -111,7 +111,7 @@ fn a_selector_that_picks_twice_is_stopped() {
 
 /// E3CS with every way to draw, whoever it draws among.
 #[test]
-fn e3cs_draws_in_every_way() {
+fn e3cs_works_with_every_sampler() {
     let combinations = [
         ("one after the other, among those up", "among = \"up\"\nquota = 0.0"),
         ("dep-round", "sampler = \"dep-round\"\nquota = 0.3"),

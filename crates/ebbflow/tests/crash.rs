@@ -50,7 +50,7 @@ fn finish(config: &str, folder: &Path) {
 }
 
 /// Whether answers came two rounds late or more.
-fn has_late_answers(folder: &Path) -> bool {
+fn has_late_updates(folder: &Path) -> bool {
     let rows = std::fs::read_to_string(folder.join("rounds.jsonl")).expect("a run has rows");
     rows.lines().any(|line| {
         let row: serde_json::Value = serde_json::from_str(line).expect("a row is JSON");
@@ -65,8 +65,8 @@ fn fifty_kills_and_not_one_byte_is_different() {
     let registry = ebbflow::Registry::standard();
     let recipes: Vec<_> = registry.recipes.iter().map(|recipe| recipe.name).collect();
     let config = |recipe: &&str| {
-        let asks_all = |settings| Tree::from_recipe(recipe, settings).text("select.kind") == Some("everyone");
-        let needs_cohort = registry.recipes.iter().any(|one| one.name == *recipe && !asks_all(one.settings));
+        let selects_all = |settings| Tree::from_recipe(recipe, settings).text("select.kind") == Some("everyone");
+        let needs_cohort = registry.recipes.iter().any(|one| one.name == *recipe && !selects_all(one.settings));
         let select = match *recipe {
             // Left to itself it asks nobody who would be late.
             "fedcs" => "[select]\ncohort = 5\namong_share = 1.0\nround_s = 100.0\n",
@@ -92,7 +92,7 @@ fn fifty_kills_and_not_one_byte_is_different() {
     for (config, folder) in configs.iter().zip(&whole) {
         succeed(&["run", config, "--quiet", "--out", folder.to_str().unwrap()]);
     }
-    let n_late = whole.iter().filter(|folder| has_late_answers(folder)).count();
+    let n_late = whole.iter().filter(|folder| has_late_updates(folder)).count();
     assert_eq!(n_late, recipes.len() / 2, "every other world has late answers");
     let seed = 2026;
     let (mut killed, mut twice) = (0, 0);

@@ -91,7 +91,7 @@ fn a_flipped_bit_anywhere_in_a_servers_folder_costs_no_record() {
         fs::write(out.join(name), bytes).unwrap();
         let what = format!("bit {bit} of byte {at} of {name}");
         let count = counts.entry(name).or_insert((0, 0));
-        let said = match Server::start(&fleet.file, &out) {
+        let message = match Server::start(&fleet.file, &out) {
             Ok(server) => {
                 count.0 += 1;
                 server.kill()
@@ -104,13 +104,13 @@ fn a_flipped_bit_anywhere_in_a_servers_folder_costs_no_record() {
                 said
             }
         };
-        assert!(!said.contains("panicked"), "{what}: {said}");
+        assert!(!message.contains("panicked"), "{what}: {message}");
         let record = if name == "rounds.jsonl" { whole_rows(&before, at) } else { before.clone() };
-        assert!(holds(&out, &record), "{what}: the record is shorter: {said}");
+        assert!(holds(&out, &record), "{what}: the record is shorter: {message}");
         fs::remove_dir_all(out).unwrap();
     }
-    for (name, (went_on, said_why)) in counts {
-        println!("{name:<40} {went_on} went on, {said_why} said why");
+    for (name, (went_on, gave_remedy)) in counts {
+        println!("{name:<40} {went_on} went on, {gave_remedy} said why");
     }
 }
 

@@ -59,9 +59,9 @@ fn digits_are_shown_without_a_folder() {
         .env_remove("EBBFLOW_DATA")
         .current_dir(place.path())
         .output();
-    let said = String::from_utf8(output.unwrap().stdout).unwrap();
-    assert!(said.starts_with("digits: images of 28 x 28 in grey, 10 classes\n"), "{said}");
-    assert!(said.contains("\n7        600   200\n") && said.contains("\nall     6000  2000\n"), "{said}");
+    let message = String::from_utf8(output.unwrap().stdout).unwrap();
+    assert!(message.starts_with("digits: images of 28 x 28 in grey, 10 classes\n"), "{message}");
+    assert!(message.contains("\n7        600   200\n") && message.contains("\nall     6000  2000\n"), "{message}");
     let (width, height) = size_of_png(&place.path().join("runs/data-digits.png"));
     assert!(width >= 20 * 28 && height >= 10 * 28, "{width} x {height}");
     let shown = json(&["data", "show", "digits", "--json"]);
@@ -86,17 +86,17 @@ fn what_cannot_be_shown_is_named_with_the_remedy() {
 }
 
 #[test]
-fn who_holds_what_is_a_table_and_a_picture() {
+fn who_holds_what_is_a_table_and_a_plot() {
     let place = tempfile::tempdir().unwrap();
     let config = write(place.path(), "a.toml", CLUSTERED);
     let out = place.path().join("out");
-    let said = succeed(&["data", "split", &config, "--out", out.to_str().unwrap()]);
+    let message = succeed(&["data", "split", &config, "--out", out.to_str().unwrap()]);
     let expected = "digits, seed 1: 20 clients\nto train on  1600 samples: 80 each\nheld out     200 samples\n\
                     label skew   0.800  (0 where all are alike; ";
-    assert!(said.starts_with(expected), "{said}");
+    assert!(message.starts_with(expected), "{message}");
     assert!(
-        said.contains("\nnote         200 samples that nobody holds are set aside for validation\n"),
-        "{said}"
+        message.contains("\nnote         200 samples that nobody holds are set aside for validation\n"),
+        "{message}"
     );
     let table = fs::read_to_string(out.join("clients.csv")).unwrap();
     let mut rows = table.lines();
@@ -185,34 +185,34 @@ fn real_sets_have_their_published_digests() {
     let Some(folder) = real("the check of digests") else { return };
     let names =
         ["mnist", "fashion-mnist", "cifar-10", "emnist-letters-10k", "shakespeare", "adult", "flash-traces"];
-    let said = succeed(&[&["data", "get", "--data", &folder], &names[..]].concat());
-    let lines: Vec<_> = said.lines().collect();
-    assert_eq!(lines.len(), names.len(), "{said}");
+    let message = succeed(&[&["data", "get", "--data", &folder], &names[..]].concat());
+    let lines: Vec<_> = message.lines().collect();
+    assert_eq!(lines.len(), names.len(), "{message}");
     for (line, name) in lines.iter().zip(names) {
         assert!(line.starts_with(&format!("{name}  nothing to do: ")), "{line}");
     }
 }
 
 #[test]
-fn the_pictures_of_the_documentation_are_what_is_drawn() {
+fn the_plots_of_the_documentation_are_what_is_drawn() {
     if real("what splits look like").is_none() {
         return;
     }
     let place = tempfile::tempdir().unwrap();
     let text = fs::read_to_string(shipped("docs/configuration.md")).unwrap();
-    let mut n_pictures = 0;
+    let mut n_plots = 0;
     for entry in fs::read_dir(shipped("experiments/splits")).unwrap() {
         let config = entry.unwrap().path();
         let name = config.file_stem().unwrap().to_str().unwrap();
         succeed(&["data", "split", config.to_str().unwrap(), "--out", place.path().to_str().unwrap()]);
         let drawn = fs::read_to_string(place.path().join("split.svg")).unwrap();
-        let picture = format!("pictures/split-{name}.svg");
-        assert!(text.contains(&picture), "{picture} is not in the documentation");
-        let kept = fs::read_to_string(shipped(&format!("docs/{picture}"))).unwrap();
-        assert!(kept == drawn, "docs/{picture} is not what `ebbflow data split` draws of {name}.toml");
-        n_pictures += 1;
+        let plot = format!("pictures/split-{name}.svg");
+        assert!(text.contains(&plot), "{plot} is not in the documentation");
+        let kept = fs::read_to_string(shipped(&format!("docs/{plot}"))).unwrap();
+        assert!(kept == drawn, "docs/{plot} is not what `ebbflow data split` draws of {name}.toml");
+        n_plots += 1;
     }
-    assert_eq!(n_pictures, text.matches("](pictures/split-").count());
+    assert_eq!(n_plots, text.matches("](pictures/split-").count());
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn the_shipped_studies_can_deal_their_data() {
 }
 
 #[test]
-fn the_picture_of_the_readme_is_what_is_drawn() {
+fn the_plot_of_the_readme_is_what_is_drawn() {
     let place = tempfile::tempdir().unwrap();
     let config = shipped("experiments/demo.toml");
     succeed(&["data", "split", config.to_str().unwrap(), "--out", place.path().to_str().unwrap()]);

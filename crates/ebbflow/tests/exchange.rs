@@ -45,7 +45,7 @@ fn spec(name: &str) -> Spec {
 }
 
 /// Numbers in [-1, 1) from their position and the number of their stream; the script has the same formula.
-fn numbers(stream: u64, count: usize) -> Vec<f32> {
+fn pseudo_random(stream: u64, count: usize) -> Vec<f32> {
     const M: u64 = 1 << 32;
     let number = |at: u64| {
         let mixed = ((at + 1_000_003 * stream) * 2_654_435_761) % M;
@@ -60,7 +60,7 @@ fn numbers(stream: u64, count: usize) -> Vec<f32> {
 fn loaded(net: &Net, model: &[f32]) -> Workspace {
     let mut workspace = Workspace::new(net, N_ROWS);
     workspace.load(net, model);
-    let mut samples = numbers(7, N_ROWS * net.input_len());
+    let mut samples = pseudo_random(7, N_ROWS * net.input_len());
     if let Input::Sequence { symbols, .. } = net.input() {
         let symbol = |number: f32| ((f64::from(number) + 1.0) / 2.0 * symbols as f64).floor();
         samples.iter_mut().for_each(|number| *number = symbol(*number).min((symbols - 1) as f64) as f32);
@@ -72,7 +72,7 @@ fn loaded(net: &Net, model: &[f32]) -> Workspace {
 }
 
 /// The loss and the scores of the script's samples.
-fn judged(net: &Net, model: &[f32]) -> (f64, Vec<f32>) {
+fn loss_and_scores(net: &Net, model: &[f32]) -> (f64, Vec<f32>) {
     let mut workspace = loaded(net, model);
     let tally = workspace.evaluate(net);
     (tally.loss / tally.n_samples, workspace.scores(net).flat_map(|(scores, _)| scores.to_vec()).collect())
@@ -105,7 +105,7 @@ fn models_of_pytorch_give_its_scores_here() {
             let net = Net::new(&spec(name), path).unwrap();
             for file in files {
                 let model = read_model(&torch(&format!("{file}.safetensors")), net.layout()).unwrap();
-                let (loss, scores) = judged(&net, &model);
+                let (loss, scores) = loss_and_scores(&net, &model);
                 let expected = &expected[file];
                 let theirs = expected["scores"].as_array().unwrap();
                 assert_eq!(scores.len(), theirs.len());
@@ -161,8 +161,8 @@ fn models_trained_here_have_what_pytorch_looks_for() {
             let moved = workspace.minus(&net, &model);
             model.iter_mut().zip(moved).for_each(|(value, moved)| *value += moved);
         }
-        assert!(judged(&net, &model).0 < judged(&net, &start).0 - 0.01, "{name} learns");
-        let (loss, scores) = judged(&net, &model);
+        assert!(loss_and_scores(&net, &model).0 < loss_and_scores(&net, &start).0 - 0.01, "{name} learns");
+        let (loss, scores) = loss_and_scores(&net, &model);
         let file = folder.join(format!("{name}.safetensors"));
         write_model(&file, net.layout(), &model).unwrap();
         let scores = serde_json::json!({ "loss": loss, "scores": scores });

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use served::{Ends, PROGRAM, serve, text, token};
+use served::{KillOnDrop, PROGRAM, serve, text, token};
 
 /// A run on SYNTHETIC with this program's own training, and the same with workers.
 fn configurations(folder: &Path, recipe: &str) -> (PathBuf, PathBuf) {
@@ -31,8 +31,8 @@ fn configurations(folder: &Path, recipe: &str) -> (PathBuf, PathBuf) {
 /// How many samples each client holds.
 fn samples(file: &Path) -> Vec<u32> {
     let tree = ebbflow::cli::assemble::read_settings(file, &[], None).unwrap().0;
-    let facts = ebbflow::BuildContext { seed: 1, ..ebbflow::BuildContext::default() };
-    let task = ebbflow::train::data::build(&tree.table("data", facts)).unwrap();
+    let context = ebbflow::BuildContext { seed: 1, ..ebbflow::BuildContext::default() };
+    let task = ebbflow::train::data::build(&tree.table("data", context)).unwrap();
     (0..task.n_clients()).map(|idx| task.samples(ebbflow::ClientId::new(idx))).collect()
 }
 
@@ -68,7 +68,7 @@ fn workers_train_to_the_same_model() {
 }
 
 #[test]
-fn a_worker_that_cannot_is_an_error_that_says_why() {
+fn a_worker_that_cannot_is_an_error_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
     let (_, external) = configurations(folder.path(), "fedavg");
     let check = |command: &str, expected: &str| {
@@ -78,25 +78,25 @@ fn a_worker_that_cannot_is_an_error_that_says_why() {
             .args(["run", text(&external), "--set", &set, "--quiet", "--out", text(&out)])
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(expected), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && message.contains(expected), "{message}");
         let _ = std::fs::remove_dir_all(out);
     };
     check("[\"no-such-program\"]", "no-such-program could not be started");
     check("[\"true\"]", "the worker");
     check("[\"echo\", \"hello\"]", "the worker said \"hello\"");
     check("[]", "trainer.command");
-    let hangs =
+    let unresponsive_worker =
         ["--set", "data.trainer.timeout_s=0.05", "--set", "data.trainer.command=[\"sleep\", \"3600\"]"];
     let out = folder.path().join("out");
     let output = Command::new(PROGRAM)
         .args(["run", text(&external), "--quiet", "--out", text(&out)])
-        .args(hangs)
+        .args(unresponsive_worker)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && said.contains("did not reply within 0.05 s"), "{said}");
-    assert!(said.contains("sleep 3600") && said.contains("data.trainer.timeout_s"), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && message.contains("did not reply within 0.05 s"), "{message}");
+    assert!(message.contains("sleep 3600") && message.contains("data.trainer.timeout_s"), "{message}");
 }
 
 /// A worker that describes itself, can do what is named, and no job.
@@ -109,7 +109,7 @@ fn who_can(names: &str) -> Vec<String> {
 
 #[cfg(unix)]
 #[test]
-fn what_a_worker_cannot_is_said_before_the_first_job() {
+fn missing_features_of_a_worker_are_reported_before_the_first_job() {
     let folder = tempfile::tempdir().unwrap();
     let (own, _) = configurations(folder.path(), "scaffold");
     let model = folder.path().join("start.safetensors");
@@ -121,7 +121,7 @@ fn what_a_worker_cannot_is_said_before_the_first_job() {
             who_can(names)
         )
     };
-    let said = |arguments: &[&str]| {
+    let error_of = |arguments: &[&str]| {
         let output = Command::new(PROGRAM).args(arguments).output().unwrap();
         assert!(!output.status.success());
         String::from_utf8_lossy(&output.stderr).into_owned()
@@ -129,9 +129,9 @@ fn what_a_worker_cannot_is_said_before_the_first_job() {
     let check = |recipe: &str, more: &str, names: &str, lacking: &str| {
         std::fs::write(&external, text_of(recipe, more, names)).unwrap();
         let out = folder.path().join("out");
-        let said = said(&["run", text(&external), "--quiet", "--out", text(&out)]);
-        assert!(said.contains("data.trainer"), "{said}");
-        assert!(said.contains(&format!("can do {lacking}, and this one")), "{recipe}: {said}");
+        let message = error_of(&["run", text(&external), "--quiet", "--out", text(&out)]);
+        assert!(message.contains("data.trainer"), "{message}");
+        assert!(message.contains(&format!("can do {lacking}, and this one")), "{recipe}: {message}");
         assert!(!out.exists(), "nothing was begun");
     };
     let one = "\n[select]\ncohort = 1";
@@ -146,18 +146,18 @@ fn what_a_worker_cannot_is_said_before_the_first_job() {
     let served = folder.path().join("served");
     let (_server, url, _) = serve(&own, &served);
     let token = token(&served, &[]);
-    let home = folder.path().join("home");
-    let mut arguments = vec!["join", &url, "--home", text(&home), "--token", &token, "--exec"];
+    let state_dir = folder.path().join("home");
+    let mut arguments = vec!["join", &url, "--home", text(&state_dir), "--token", &token, "--exec"];
     let worker = who_can("\"momentum\"");
     arguments.extend(worker.iter().map(String::as_str));
-    let said = said(&arguments);
-    assert!(said.contains("can do push, and this one"), "{said}");
+    let message = error_of(&arguments);
+    assert!(message.contains("can do push, and this one"), "{message}");
 }
 
 /// The code with which a client ends by itself, and what it said.
-fn ends(url: &str, home: &Path, token: &str, arguments: &[&str]) -> (Option<i32>, String) {
+fn exit_of(url: &str, state_dir: &Path, token: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(PROGRAM)
-        .args(["join", url, "--home", text(home), "--token", token])
+        .args(["join", url, "--home", text(state_dir), "--token", token])
         .args(arguments)
         .output()
         .unwrap();
@@ -166,7 +166,7 @@ fn ends(url: &str, home: &Path, token: &str, arguments: &[&str]) -> (Option<i32>
 
 #[cfg(unix)]
 #[test]
-fn no_client_runs_the_command_of_a_server_and_what_may_pass_is_tried_again() {
+fn no_client_runs_the_command_of_a_server_and_what_may_pass_is_retried() {
     let folder = tempfile::tempdir().unwrap();
     let (own, external) = configurations(folder.path(), "fedavg");
     let touched = folder.path().join("touched");
@@ -179,9 +179,9 @@ fn no_client_runs_the_command_of_a_server_and_what_may_pass_is_tried_again() {
     let (_server, url, _) = serve(&external, &out);
     let token = token(&out, &["--uses", "9"]);
     let check = |name: &str, arguments: &[&str], code: i32, expected: &str| {
-        let (found, said) = ends(&url, &folder.path().join(name), &token, arguments);
-        assert!(said.contains(expected), "{arguments:?}: {said}");
-        assert_eq!(found, Some(code), "{arguments:?}: {said}");
+        let (found, message) = exit_of(&url, &folder.path().join(name), &token, arguments);
+        assert!(message.contains(expected), "{arguments:?}: {message}");
+        assert_eq!(found, Some(code), "{arguments:?}: {message}");
     };
     check("none", &[], 2, "--exec COMMAND");
     check("samples", &["--set", "data.samples=20"], 2, "--exec COMMAND");
@@ -194,18 +194,18 @@ fn no_client_runs_the_command_of_a_server_and_what_may_pass_is_tried_again() {
     check("a-file/home", &["--exec", "false"], 1, "a-file/home");
 }
 
-fn join(url: &str, home: &Path, token: &str, arguments: &[&str]) -> Ends {
+fn join(url: &str, state_dir: &Path, token: &str, arguments: &[&str]) -> KillOnDrop {
     let client = Command::new(PROGRAM)
-        .args(["join", url, "--home", text(home), "--token", token])
+        .args(["join", url, "--home", text(state_dir), "--token", token])
         .args(arguments)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    Ends(client.unwrap())
+    KillOnDrop(client.unwrap())
 }
 
 /// All of them end, and well.
-fn all_end(clients: Vec<Ends>) {
+fn all_end(clients: Vec<KillOnDrop>) {
     let (to, ended) = std::sync::mpsc::channel();
     let waiting = clients.into_iter().map(|mut client| {
         let to = to.clone();
@@ -213,8 +213,8 @@ fn all_end(clients: Vec<Ends>) {
     });
     let n_clients = waiting.count();
     for _ in 0..n_clients {
-        let heard = ended.recv_timeout(Duration::from_secs(120));
-        assert_eq!(heard, Ok(true), "it has heard that the run is over, and does not try for ever");
+        let end = ended.recv_timeout(Duration::from_secs(120));
+        assert_eq!(end, Ok(true), "it has heard that the run is over, and does not try for ever");
     }
 }
 
@@ -226,15 +226,15 @@ fn clients_train_on_data_of_their_own_whatever_their_numbers() {
                     [data]\nkind = \"synthetic\"\nclients = 2\n[serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 3\n";
     std::fs::write(&file, settings).unwrap();
     let out = folder.path().join("served");
-    let (mut server, url, said) = serve(&file, &out);
+    let (mut server, url, server_log) = serve(&file, &out);
     let token = token(&out, &["--uses", "3"]);
     // The split of the server has no third client.
-    let home = |number: u32| folder.path().join(format!("client-{number}"));
-    let own = |number| join(&url, &home(number), &token, &["--set", "data.clients=1"]);
+    let state_dir_of = |number: u32| folder.path().join(format!("client-{number}"));
+    let own = |number| join(&url, &state_dir_of(number), &token, &["--set", "data.clients=1"]);
     let clients: Vec<_> = (0..3).map(own).collect();
     assert!(server.0.wait().unwrap().success());
     all_end(clients);
-    drop(said.join().unwrap());
+    drop(server_log.join().unwrap());
     let rows = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
     for row in rows.lines() {
         let row: serde_json::Value = serde_json::from_str(row).unwrap();
@@ -261,26 +261,26 @@ fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
     let simulated = rows(folder.path(), &own, "simulated");
 
     let out = folder.path().join("served");
-    let (mut server, url, said) = serve(&external, &out);
+    let (mut server, url, server_log) = serve(&external, &out);
     let token = token(&out, &["--uses", "5", "--numbers"]);
-    let join = |url: &str| -> Vec<Ends> {
+    let join = |url: &str| -> Vec<KillOnDrop> {
         let join = |number: u32| {
-            let home = folder.path().join(format!("client-{number}"));
+            let state_dir = folder.path().join(format!("client-{number}"));
             let number = number.to_string();
-            join(url, &home, &token, &["--number", &number, "--exec", PROGRAM, "worker", text(&own)])
+            join(url, &state_dir, &token, &["--number", &number, "--exec", PROGRAM, "worker", text(&own)])
         };
         (0..5).map(join).collect()
     };
     let clients = join(&url);
     let ended = server.0.wait().unwrap();
-    let said = said.join().unwrap();
-    assert!(ended.success(), "{said}");
+    let server_log = server_log.join().unwrap();
+    assert!(ended.success(), "{server_log}");
     all_end(clients);
     // Whoever was away then hears it from the same command.
-    let (mut server, url, said) = serve(&external, &out);
+    let (mut server, url, server_log) = serve(&external, &out);
     all_end(join(&url));
     assert!(server.0.wait().unwrap().success());
-    drop(said.join().unwrap());
+    drop(server_log.join().unwrap());
     let served = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
     let served: Vec<serde_json::Value> =
         served.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

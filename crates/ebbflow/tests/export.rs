@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 /// Exports a run or a grid; gives the file.
 fn export(from: &Path, to: &Path, words: &[&str]) -> Vec<u8> {
-    let said = succeed(&[&["export", from.to_str().unwrap(), "--to", to.to_str().unwrap()], words].concat());
-    assert_eq!(said, format!("written: {}\n", to.display()));
+    let message = succeed(&[&["export", from.to_str().unwrap(), "--to", to.to_str().unwrap()], words].concat());
+    assert_eq!(message, format!("written: {}\n", to.display()));
     if to.is_dir() { Vec::new() } else { fs::read(to).unwrap() }
 }
 
@@ -25,7 +25,7 @@ fn times(bytes: &[u8], text: &str) -> usize {
 }
 
 #[test]
-fn the_ending_says_the_format() {
+fn the_file_extension_determines_the_format() {
     let place = tempfile::tempdir().unwrap();
     let run = record(place.path(), "run", SMALL, &[]);
     let to = |name: &str| export(&run, &place.path().join("out").join(name), &[]);
@@ -44,7 +44,7 @@ fn the_ending_says_the_format() {
 }
 
 #[test]
-fn a_format_that_is_named_counts_more_than_the_ending() {
+fn a_named_format_overrides_the_file_extension() {
     let place = tempfile::tempdir().unwrap();
     let run = record(place.path(), "run", SMALL, &["--set", "run.rounds=2"]);
     let to = place.path().join("a.csv");
@@ -72,14 +72,14 @@ fn equal_runs_make_equal_event_files() {
 }
 
 #[test]
-fn the_table_of_a_run_says_what_the_run_said_and_its_rounds_as_shown() {
+fn the_table_of_a_run_has_its_summary_and_its_rounds_as_shown() {
     let place = tempfile::tempdir().unwrap();
     let config = write(place.path(), "a.toml", SMALL);
     let run = place.path().join("run");
-    let said = succeed(&["run", &config, "--quiet", "--out", run.to_str().unwrap()]);
+    let message = succeed(&["run", &config, "--quiet", "--out", run.to_str().unwrap()]);
     let table = text(export(&run, &place.path().join("a.md"), &[]));
     let lines = plain(&table);
-    for line in said.lines().skip(1).filter(|line| !line.starts_with("record")) {
+    for line in message.lines().skip(1).filter(|line| !line.starts_with("record")) {
         assert!(lines.contains(&spaced(line)), "{line}: {table}");
     }
     let shown = succeed(&["show", run.to_str().unwrap()]);
@@ -154,7 +154,7 @@ fn the_runs_of_a_grid_have_a_folder_of_events_each() {
 }
 
 #[test]
-fn what_cannot_be_exported_is_said_with_the_remedy() {
+fn what_cannot_be_exported_is_an_error_with_the_remedy() {
     let place = tempfile::tempdir().unwrap();
     let run = record(place.path(), "run", SMALL, &["--set", "run.rounds=2"]);
     let (some, none) = (grid(place.path(), "1"), grid(place.path(), "0"));

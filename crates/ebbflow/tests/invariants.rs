@@ -10,7 +10,7 @@ use ebbflow::{Registry, Stream, Tree};
 fn models(settings: &str) -> Vec<f64> {
     let tree = Tree::parse(settings, "invariants").unwrap();
     let mut run = Assembled::new(&Registry::standard(), tree, Path::new(""), NonZeroUsize::MIN).unwrap();
-    (0..run.run.rounds.get())
+    (0..run.run_table.rounds.get())
         .map(|_| {
             run.engine.round(&mut run.fleet, &mut run.evaluator).unwrap();
             f64::from(run.engine.model().model[0])
@@ -99,7 +99,7 @@ fn who_has_which_id_does_not_matter_to_friends() {
 
 /// At the end of a period what the model has moved is lengthened, also when nobody came then: from 10 to 8.67, and half of that again.
 #[test]
-fn a_period_that_ends_without_answers_is_lengthened_all_the_same() {
+fn a_period_that_ends_without_updates_is_amplified_all_the_same() {
     for recipe in ["amplified-fedavg", "amplified-scaffold"] {
         let text = format!(
             "recipe = \"{recipe}\"\nserver.every = 2\nserver.factor = 1.5\nselect.kind = \"everyone\"\n\
@@ -112,7 +112,7 @@ fn a_period_that_ends_without_answers_is_lengthened_all_the_same() {
 }
 
 #[test]
-fn a_round_without_answers_moves_nothing_but_what_is_remembered() {
+fn a_round_without_updates_moves_nothing_but_what_is_remembered() {
     let script = [vec![0, 1, 2, 3], vec![], vec![0, 2], vec![]];
     for (name, recipe) in recipes() {
         let found = models(&format!("{recipe}{}", world(CLIENTS, &script)));
@@ -132,7 +132,7 @@ fn a_round_without_answers_moves_nothing_but_what_is_remembered() {
 }
 
 #[test]
-fn among_identical_clients_it_does_not_matter_who_comes() {
+fn among_identical_clients_it_does_not_matter_who_participates() {
     let script = [vec![0, 1, 2, 3], vec![1], vec![0, 3], vec![0, 1, 2, 3]];
     let clients = [(2.0, 1), (2.0, 2), (2.0, 3), (2.0, 4)];
     for recipe in [
@@ -176,7 +176,7 @@ fn mimic_is_full_participation_where_curvature_is_common() {
 }
 
 #[test]
-fn mifa_at_a_constant_rate_repeats_the_last_update() {
+fn mifa_at_a_constant_learning_rate_repeats_the_last_update() {
     let script = coins(3, 30);
     let play = |recipe: &str| models(&format!("recipe = \"{recipe}\"\n{}{LOCAL}", world(CLIENTS, &script)));
     check_same("mifa", &play("mifa"), &play("stale-update"));
@@ -185,12 +185,12 @@ fn mifa_at_a_constant_rate_repeats_the_last_update() {
 }
 
 #[test]
-fn focus_with_one_step_is_mifa_at_as_many_times_the_rate() {
+fn focus_with_one_step_is_mifa_at_a_multiple_of_the_learning_rate() {
     for seed in 1..4 {
         let script: Vec<_> = coins(seed, 40);
-        let play = |recipe: &str, rate: f64, empty: &str| {
+        let play = |recipe: &str, learning_rate: f64, empty: &str| {
             models(&format!(
-                "recipe = \"{recipe}\"\n{}[local]\nrate = {rate}\nsteps = 1\n[{empty}]\nempty_rounds = \"step\"",
+                "recipe = \"{recipe}\"\n{}[local]\nrate = {learning_rate}\nsteps = 1\n[{empty}]\nempty_rounds = \"step\"",
                 world(CLIENTS, &script)
             ))
         };
@@ -204,8 +204,8 @@ fn fast_is_uniform_with_snapshots_only_and_the_other_without() {
     let all = format!(
         "[run]\nrounds = 40\n[data]\nkind = \"quadratic\"\nclients = 12\ndimension = 1\nspread = 3.0\nnoise = 0.1\n{up}{LOCAL}"
     );
-    let fast = |chance: f64, around: &str| {
-        models(&format!("recipe = \"fast\"\n{all}[select]\ncohort = 5\nchance = {chance}\naround = {around}"))
+    let fast = |probability: f64, around: &str| {
+        models(&format!("recipe = \"fast\"\n{all}[select]\ncohort = 5\nchance = {probability}\naround = {around}"))
     };
     let uniform = "{ kind = \"uniform\", cohort = 3 }";
     let plain = |select: &str| models(&format!("recipe = \"fedavg\"\n{all}[select]\n{select}"));
@@ -323,15 +323,15 @@ fn running_statistics_stay_what_they_are() {
         let mut run = Assembled::new(&Registry::standard(), tree, Path::new(""), NonZeroUsize::MIN).unwrap();
         for number in 0..30 {
             run.engine.round(&mut run.fleet, &mut run.evaluator).unwrap();
-            for (piece, range) in
-                run.layout().tensors().filter(|(piece, _)| piece.name.ends_with("running_var"))
+            for (tensor, range) in
+                run.layout().tensors().filter(|(tensor, _)| tensor.name.ends_with("running_var"))
             {
                 let variances = &run.engine.model().model[range];
                 assert!(
                     variances.iter().all(|value| *value > 0.0),
                     "{}, round {number}, {}: {variances:?}",
                     recipe.name,
-                    piece.name
+                    tensor.name
                 );
             }
         }

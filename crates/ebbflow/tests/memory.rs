@@ -19,7 +19,7 @@ fn model(folder: &Path) -> Vec<u8> {
 }
 
 /// A figure of the last round's notes.
-fn note(folder: &Path, name: &str) -> f64 {
+fn metric(folder: &Path, name: &str) -> f64 {
     let rows = std::fs::read_to_string(folder.join("rounds.jsonl")).unwrap();
     let last: serde_json::Value = serde_json::from_str(rows.lines().last().unwrap()).unwrap();
     last["notes"][name].as_f64().unwrap()
@@ -41,8 +41,8 @@ fn a_limit_on_memory_changes_no_model() {
         };
         let (here, there) = (run("here", ""), run("there", "memory_mb = 0"));
         assert!(model(&here) == model(&there), "{recipe}");
-        assert_eq!((note(&here, "memory_bytes"), note(&here, "memory_shelf_bytes")), (12.0 * 2440.0, 0.0));
-        assert_eq!((note(&there, "memory_bytes"), note(&there, "memory_shelf_bytes")), (0.0, 12.0 * 2440.0));
+        assert_eq!((metric(&here, "memory_bytes"), metric(&here, "memory_shelf_bytes")), (12.0 * 2440.0, 0.0));
+        assert_eq!((metric(&there, "memory_bytes"), metric(&there, "memory_shelf_bytes")), (0.0, 12.0 * 2440.0));
         // Nothing of it is left in the run's folder.
         let names = |folder: &Path| -> Vec<_> {
             let mut names: Vec<_> =
@@ -53,6 +53,6 @@ fn a_limit_on_memory_changes_no_model() {
         assert_eq!(names(&here), names(&there));
         let half = run("half", "precision = \"f16\"");
         assert!(model(&half) != model(&here), "{recipe}: halves are rounded");
-        assert_eq!(note(&half, "memory_bytes"), 12.0 * (1220.0 + 4.0));
+        assert_eq!(metric(&half, "memory_bytes"), 12.0 * (1220.0 + 4.0));
     }
 }

@@ -18,20 +18,20 @@ fn a_line_is_trained_by_clients_that_bring_it() {
     let settings = shipped.replace("\"line.safetensors\"", &format!("{start:?}"));
     std::fs::write(&file, settings + "listen = \"127.0.0.1:0\"\n").unwrap();
     let out = folder.path().join("fleet");
-    let (_server, url, said) = serve(&file, &out);
+    let (_server, url, server_log) = serve(&file, &out);
     let token = token(&out, &["--uses", "3"]);
     let clients: Vec<_> = (0..3)
         .map(|idx| {
-            let (url, token, home) =
+            let (url, token, state_dir) =
                 (url.clone(), token.clone(), folder.path().join(format!("client-{idx}")));
-            std::thread::spawn(move || line::stay(&url, &home, &token))
+            std::thread::spawn(move || line::join_and_stay(&url, &state_dir, &token))
         })
         .collect();
     for client in clients {
         let left = client.join().unwrap();
         assert!(matches!(left, Ok(Left::Over(_))), "{left:?}");
     }
-    said.join().unwrap();
+    server_log.join().unwrap();
     let rows = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
     assert_eq!(rows.lines().count(), 10);
     let model = read_vector(&out.join("model.safetensors"), &line::layout()).unwrap();

@@ -5,7 +5,7 @@ mod served;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use served::{Ends, PROGRAM, serve, text, token};
+use served::{KillOnDrop, PROGRAM, serve, text, token};
 
 /// A table of so many rows, with these colours and kinds in turn.
 fn rows(n_rows: usize, first: &str, colours: &[&str], kinds: &[&str]) -> String {
@@ -48,20 +48,20 @@ fn clients_with_tables_of_their_own_train_one_model() {
     );
     std::fs::write(&file, settings).unwrap();
     let out = folder.join("served");
-    let (mut server, url, said) = serve(&file, &out);
+    let (mut server, url, server_log) = serve(&file, &out);
     let token = token(&out, &["--uses", "4"]);
 
     let check = |name: &str, expected: &str| {
         let output = join(&url, &token, folder, name).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(expected), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && message.contains(expected), "{message}");
     };
     check("other", "line 3, column \"kind\": expected one of 1, 2, 10, found \"3\"");
     check("grey", "column \"colour\": expected one of blue, green, red, found \"grey\"");
     // What a server has elsewhere is not said to clients, who may have none.
-    let home = folder.join("none");
+    let state_dir = folder.join("none");
     let none = Command::new(PROGRAM)
-        .args(["join", &url, "--home", text(&home), "--token", &token])
+        .args(["join", &url, "--home", text(&state_dir), "--token", &token])
         .output()
         .unwrap();
     let refusal = String::from_utf8_lossy(&none.stderr).into_owned();
@@ -69,13 +69,13 @@ fn clients_with_tables_of_their_own_train_one_model() {
 
     let others = served::token(&out, &["--uses", "2"]);
     let clients: Vec<_> = ["few", "turned"]
-        .map(|name| Ends(join(&url, &others, folder, name).stderr(Stdio::null()).spawn().unwrap()))
+        .map(|name| KillOnDrop(join(&url, &others, folder, name).stderr(Stdio::null()).spawn().unwrap()))
         .into();
     assert!(server.0.wait().unwrap().success());
     for mut client in clients {
         assert!(client.0.wait().unwrap().success());
     }
-    drop(said.join().unwrap());
+    drop(server_log.join().unwrap());
     let rows = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
     for row in rows.lines() {
         let row: serde_json::Value = serde_json::from_str(row).unwrap();
@@ -87,7 +87,7 @@ fn clients_with_tables_of_their_own_train_one_model() {
 }
 
 #[test]
-fn a_server_without_rows_leaves_them_and_the_judging_to_its_clients() {
+fn a_server_without_rows_leaves_training_and_evaluation_to_its_clients() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     std::fs::write(folder.join("one.csv"), rows(20, "size,colour,kind", &["red"], &["a", "b"])).unwrap();
@@ -101,15 +101,15 @@ fn a_server_without_rows_leaves_them_and_the_judging_to_its_clients() {
         [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 2\njudged_by = \"clients\"\n";
     std::fs::write(&file, settings).unwrap();
     let out = folder.join("served");
-    let (mut server, url, said) = serve(&file, &out);
+    let (mut server, url, server_log) = serve(&file, &out);
     let token = token(&out, &["--uses", "2"]);
     let clients = ["one", "two"]
-        .map(|name| Ends(join(&url, &token, folder, name).stderr(Stdio::null()).spawn().unwrap()));
+        .map(|name| KillOnDrop(join(&url, &token, folder, name).stderr(Stdio::null()).spawn().unwrap()));
     assert!(server.0.wait().unwrap().success());
     for mut client in clients {
         assert!(client.0.wait().unwrap().success());
     }
-    drop(said.join().unwrap());
+    drop(server_log.join().unwrap());
     let recorded = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();
     let last: serde_json::Value = serde_json::from_str(recorded.lines().last().unwrap()).unwrap();
     assert!(last["accuracy"].is_number() && last["whole"].as_array().unwrap().len() == 2, "{last}");

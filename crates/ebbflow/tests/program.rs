@@ -44,7 +44,7 @@ fn a_warm_start_goes_on_from_a_model_and_carries_its_own_copy() {
 }
 
 #[test]
-fn runs_stop_when_they_are_told_to() {
+fn runs_stop_at_their_stop_conditions() {
     let place = tempfile::tempdir().unwrap();
     let whole = record(place.path(), "whole", SMALL, &[]);
     let all = rows(&whole);
@@ -67,7 +67,7 @@ fn runs_stop_when_they_are_told_to() {
 }
 
 #[test]
-fn late_and_partial_answers_are_recorded_as_such() {
+fn late_and_partial_updates_are_recorded_as_such() {
     let place = tempfile::tempdir().unwrap();
     let text = "recipe = \"dropout\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [3.0], [6.0]]\n\
                 [local]\nrate = 0.1\nsteps = 2\n[world]\nscript = [[0, { client = 1, steps = 1 }, { client = 2, late = 2 }], [0], [1]]";
@@ -118,12 +118,12 @@ select = { cohort = 2 }
 "#;
 
 #[test]
-fn a_grid_runs_in_pieces_and_ends_with_the_same_table() {
+fn a_grid_runs_in_parts_and_ends_with_the_same_table() {
     let place = tempfile::tempdir().unwrap();
     let text = SMALL.replace("recipe = \"dropout\"", "").replace("rounds = 30", "rounds = 6");
     let config = write(place.path(), "g.toml", &format!("{text}{GRID}"));
     let folder = |name: &str| place.path().join(name).display().to_string();
-    let (whole, pieces) = (folder("whole"), folder("pieces"));
+    let (whole, in_parts) = (folder("whole"), folder("pieces"));
     let table = succeed(&["compare", &config, "--quiet", "--out", &whole]);
     let csv = |folder: &str| std::fs::read_to_string(Path::new(folder).join("results.csv")).unwrap();
     assert_eq!(csv(&whole).lines().count(), 1 + 2 * 3 * 2);
@@ -132,32 +132,32 @@ fn a_grid_runs_in_pieces_and_ends_with_the_same_table() {
         "{table}"
     );
 
-    let said = succeed(&["compare", &config, "--quiet", "--at-most", "5", "--out", &pieces]);
-    assert!(said.contains("7 of 12 runs are left; go on with: ebbflow compare"), "{said}");
-    assert_eq!(csv(&pieces).lines().count(), 6);
+    let message = succeed(&["compare", &config, "--quiet", "--at-most", "5", "--out", &in_parts]);
+    assert!(message.contains("7 of 12 runs are left; go on with: ebbflow compare"), "{message}");
+    assert_eq!(csv(&in_parts).lines().count(), 6);
     // A later sitting may have nothing but the CSV.
-    std::fs::remove_dir_all(Path::new(&pieces).join("cells")).unwrap();
-    succeed(&["compare", &config, "--quiet", "--out", &pieces]);
-    assert_eq!(csv(&pieces), csv(&whole));
+    std::fs::remove_dir_all(Path::new(&in_parts).join("cells")).unwrap();
+    succeed(&["compare", &config, "--quiet", "--out", &in_parts]);
+    assert_eq!(csv(&in_parts), csv(&whole));
     assert_eq!(
-        std::fs::read_dir(Path::new(&pieces).join("cells")).unwrap().count(),
+        std::fs::read_dir(Path::new(&in_parts).join("cells")).unwrap().count(),
         7,
         "five were not run again"
     );
     assert_eq!(succeed(&["show", &whole]).lines().next(), Some("world.availability.chance = 0.4"));
 
     // A subset adds to the table and takes nothing away.
-    succeed(&["compare", &config, "--quiet", "--set", "grid.seeds=[5]", "--out", &pieces]);
-    assert_eq!(csv(&pieces).lines().count(), 13 + 6);
-    succeed(&["compare", &config, "--quiet", "--out", &pieces]);
+    succeed(&["compare", &config, "--quiet", "--set", "grid.seeds=[5]", "--out", &in_parts]);
+    assert_eq!(csv(&in_parts).lines().count(), 13 + 6);
+    succeed(&["compare", &config, "--quiet", "--out", &in_parts]);
 
     // Other settings make other cells: nothing stale is taken over.
     let changed =
         write(place.path(), "g.toml", &format!("{text}{GRID}").replace("rate = 0.05", "rate = 0.04"));
-    succeed(&["compare", &changed, "--quiet", "--out", &pieces]);
-    assert_eq!(csv(&pieces).lines().count(), 13, "rows made from other settings are gone");
-    assert_ne!(csv(&pieces), csv(&whole));
-    let lines = succeed(&["compare", &changed, "--json", "--out", &pieces]);
+    succeed(&["compare", &changed, "--quiet", "--out", &in_parts]);
+    assert_eq!(csv(&in_parts).lines().count(), 13, "rows made from other settings are gone");
+    assert_ne!(csv(&in_parts), csv(&whole));
+    let lines = succeed(&["compare", &changed, "--json", "--out", &in_parts]);
     assert_eq!(
         lines.lines().filter(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()).count(),
         12
@@ -219,7 +219,7 @@ fn a_grid_with_its_table_elsewhere_is_shown_from_its_folder() {
 }
 
 #[test]
-fn the_last_round_is_judged_whatever_ends_the_run() {
+fn the_last_round_is_evaluated_whatever_ends_the_run() {
     let place = tempfile::tempdir().unwrap();
     let folder = record(
         place.path(),
@@ -237,7 +237,7 @@ fn the_last_round_is_judged_whatever_ends_the_run() {
 }
 
 #[test]
-fn a_closer_look_is_recorded_and_shown_and_changes_nothing_else() {
+fn extra_metrics_are_recorded_and_shown_and_change_nothing_else() {
     let place = tempfile::tempdir().unwrap();
     let plain = record(place.path(), "plain", SMALL, &["--set", "run.rounds=3"]);
     let words =
@@ -272,14 +272,14 @@ fn a_closer_look_is_recorded_and_shown_and_changes_nothing_else() {
     let summary = summary(&close);
     keys.iter().for_each(|key| assert_eq!(summary[key], close_rows[2][key], "{key}"));
     let shown = succeed(&["show", close.to_str().unwrap()]);
-    let figure = |value: &serde_json::Value| format!("{:.4}", value.as_f64().unwrap());
-    let top = figure(&close_rows[2]["top_k_accuracy"][1]);
+    let four_digits = |value: &serde_json::Value| format!("{:.4}", value.as_f64().unwrap());
+    let top = four_digits(&close_rows[2]["top_k_accuracy"][1]);
     assert!(shown.contains(&format!("label among the top 3: {top} in round 2")), "{shown}");
     let class = close_rows[2]["class_samples"].as_array().unwrap().iter().position(|n| *n != 0).unwrap();
     let line = shown.lines().skip_while(|line| !line.starts_with("class  samples  accuracy")).nth(1).unwrap();
     let cells: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
     let [samples, accuracy] = ["class_samples", "class_accuracy"].map(|key| &close_rows[2][key][class]);
-    assert_eq!(cells, [class.to_string(), samples.to_string(), figure(accuracy)]);
+    assert_eq!(cells, [class.to_string(), samples.to_string(), four_digits(accuracy)]);
 }
 
 /// Two parabolas around 0 and one around 8: the third leaves after two rounds, having fallen by far, and a fourth comes.
@@ -305,8 +305,8 @@ fn decisions_about_newcomers_and_leavers_are_recorded_and_shown() {
     let place = tempfile::tempdir().unwrap();
     let run = record(place.path(), "a", COMING_AND_GOING, &["--set", "objective.arrivals.kind=auto"]);
     let rows = rows(&run);
-    let judged: Vec<_> = rows.iter().map(|row| row["judged"].as_array().map_or(0, Vec::len)).collect();
-    assert_eq!(judged[..4], [0, 0, 1, 0]);
+    let n_decisions: Vec<_> = rows.iter().map(|row| row["judged"].as_array().map_or(0, Vec::len)).collect();
+    assert_eq!(n_decisions[..4], [0, 0, 1, 0]);
     let left = &rows[2]["judged"][0];
     // Four rounds are left, and more than the root of twice its fall are needed: it is kept, and nothing shifts.
     assert_eq!((left["client"].as_u64(), left["verdict"].as_str()), (Some(2), Some("kept")));
@@ -344,15 +344,15 @@ fn a_run_that_diverges_stops_before_its_end_and_keeps_its_last_good_checkpoint()
                     centres = [[1.0], [3.0]]\n[local]\nrate = 100.0\nsteps = 1\n";
     std::fs::write(&file, settings).unwrap();
     let out = common::run(&["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()]);
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert_eq!(out.status.code(), Some(3), "{said}");
+    let message = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(3), "{message}");
     let rounds = rows(&folder);
     let last = rounds.len() - 1;
     // A hundred times longer in each round: from round 10 on no loss is finite, and five rounds say so.
     assert_eq!(last, 14);
     assert!(
-        said.contains(&format!("in the last 5 rounds, up to round {last}, no client sent anything finite")),
-        "{said}"
+        message.contains(&format!("in the last 5 rounds, up to round {last}, no client sent anything finite")),
+        "{message}"
     );
     assert!(!folder.join("summary.json").exists());
     // It goes on from the last checkpoint, before the model was lost, and comes to the same end.
@@ -369,9 +369,9 @@ fn a_guarded_run_voids_rounds_and_stops_after_so_many() {
                     [local]\nrate = 100.0\nsteps = 1\n[guard]\nmost_void = 3\n";
     std::fs::write(&file, settings).unwrap();
     let out = common::run(&["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()]);
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert_eq!(out.status.code(), Some(3), "{said}");
-    assert!(said.contains("3 rounds in a row were void"), "{said}");
+    let message = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(3), "{message}");
+    assert!(message.contains("3 rounds in a row were void"), "{message}");
     // Each step is a hundred times the one before. The guard knows what is usual after five.
     let rounds = rows(&folder);
     let void: Vec<_> = rounds.iter().map(|row| row["void"].as_str()).collect();
@@ -402,16 +402,16 @@ fn output_that_nobody_reads_stops_the_run_but_loses_nothing() {
     let mut output = BufReader::new(child.stdout.take().unwrap());
     output.read_line(&mut String::new()).unwrap();
     drop(output);
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let mut message = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
     assert!(child.wait().unwrap().success());
-    assert!(said.contains("Go on with: ebbflow resume"), "{said}");
+    assert!(message.contains("Go on with: ebbflow resume"), "{message}");
     assert_eq!(common::checkpoints(&out).len(), 1);
 }
 
 #[cfg(unix)]
 #[test]
-fn an_interrupt_finishes_the_round_and_says_how_to_go_on() {
+fn an_interrupt_finishes_the_round_and_names_the_command_that_resumes() {
     use std::io::{BufRead, BufReader, Read};
     use std::process::Stdio;
 
@@ -434,10 +434,10 @@ fn an_interrupt_finishes_the_round_and_says_how_to_go_on() {
     let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let after = lines.count();
-    let mut said = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let mut message = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(said.contains("finishing the round") && said.contains("ebbflow resume"), "{said}");
+    assert!(message.contains("finishing the round") && message.contains("ebbflow resume"), "{message}");
     let recorded = rows(&out).len();
     assert!(recorded == 20 + after && recorded < 3000, "{recorded} rounds");
     // It goes on after the last round that was finished.
@@ -449,7 +449,7 @@ fn an_interrupt_finishes_the_round_and_says_how_to_go_on() {
 }
 
 #[test]
-fn the_demo_compares_and_says_where_its_records_lie() {
+fn the_demo_compares_and_names_the_folder_of_its_records() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().join("demo");
     let out = out.to_str().unwrap();
@@ -528,7 +528,7 @@ fn lists_and_descriptions_name_everything() {
 }
 
 #[test]
-fn describe_says_of_everything_what_it_assumes_keeps_and_costs() {
+fn describe_names_the_assumptions_memory_and_cost_of_every_method() {
     let registry = ebbflow::Registry::standard();
     let mut names: Vec<_> = registry.recipes.iter().map(|recipe| recipe.name).collect();
     names.extend(registry.methods().iter().map(|method| method.name));

@@ -113,11 +113,11 @@ fn the_same_recipe_and_seed_give_the_recorded_run_with_nothing_imputed() {
 }
 
 #[test]
-fn what_is_imputed_is_counted_and_told() {
+fn imputed_outcomes_are_counted_and_reported() {
     let place = tempfile::tempdir().unwrap();
     let recorded = record(place.path(), "recorded", RECORDED, &[]);
     let first = rows(&recorded);
-    let mut heard = Vec::new();
+    let mut responded = Vec::new();
     for rule in ["own-rate", "answers", "silent"] {
         let out = place.path().join(rule);
         let words = [
@@ -132,22 +132,22 @@ fn what_is_imputed_is_counted_and_told() {
         ];
         let output = common::run(&words);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let (mut n_asked, mut n_imputed, mut n_down) = (0, 0, 0);
+        let (mut n_selected, mut n_imputed, mut n_down) = (0, 0, 0);
         for (row, now) in first.iter().zip(&rows(&out)) {
             assert_eq!(now["imputed_by"], rule);
             assert_eq!(
                 (&now["up"], &now["joined"], &now["left"]),
                 (&row["up"], &row["joined"], &row["left"])
             );
-            let (up, asked_then, imputed) =
+            let (up, selected_in_record, imputed) =
                 (clients(row, "up"), clients(row, "asked"), clients(now, "imputed"));
             let (busy, on_time) =
                 (clients(now, "busy"), [clients(now, "whole"), clients(now, "partial")].concat());
             for client in clients(now, "asked") {
-                n_asked += 1;
+                n_selected += 1;
                 let free = up.contains(&client) && !busy.contains(&client);
                 let unknown =
-                    free && (!asked_then.contains(&client) || clients(row, "busy").contains(&client));
+                    free && (!selected_in_record.contains(&client) || clients(row, "busy").contains(&client));
                 assert_eq!(imputed.contains(&client), unknown, "{client} in {}", row["round"]);
                 n_imputed += u64::from(unknown);
                 n_down += u64::from(!up.contains(&client));
@@ -169,19 +169,19 @@ fn what_is_imputed_is_counted_and_told() {
         assert_eq!(replay["imputed_by"], rule);
         assert_eq!(
             [&replay["asked"], &replay["imputed"], &replay["asked_down"]].map(|one| one.as_u64().unwrap()),
-            [n_asked, n_imputed, n_down]
+            [n_selected, n_imputed, n_down]
         );
         assert!(n_imputed > 10 && n_down > 5);
-        assert_eq!(replay["imputed_share"].as_f64().unwrap(), n_imputed as f64 / n_asked as f64);
-        let said = String::from_utf8(output.stdout).unwrap();
-        let expected = format!("{n_imputed} of {n_asked}, guessed by {rule}; {n_down} asked while down");
-        assert!(said.contains(&expected), "{said}");
-        let notes = String::from_utf8(output.stderr).unwrap();
-        assert!(notes.contains("proxy data: [data] kind = \"synthetic\" stands in"), "{notes}");
+        assert_eq!(replay["imputed_share"].as_f64().unwrap(), n_imputed as f64 / n_selected as f64);
+        let message = String::from_utf8(output.stdout).unwrap();
+        let expected = format!("{n_imputed} of {n_selected}, guessed by {rule}; {n_down} asked while down");
+        assert!(message.contains(&expected), "{message}");
+        let warnings = String::from_utf8(output.stderr).unwrap();
+        assert!(warnings.contains("proxy data: [data] kind = \"synthetic\" stands in"), "{warnings}");
         assert!(succeed(&["show", out.to_str().unwrap()]).contains(&expected));
-        heard.push(summary(&out)["selection"]["success_ratio"].as_f64().unwrap());
+        responded.push(summary(&out)["selection"]["success_ratio"].as_f64().unwrap());
     }
-    assert!(heard[2] < heard[0] && heard[0] < heard[1], "{heard:?}");
+    assert!(responded[2] < responded[0] && responded[0] < responded[1], "{responded:?}");
 }
 
 #[test]
@@ -219,8 +219,8 @@ fn a_grid_can_play_a_record() {
            vary = { \"world.replay.impute\" = [\"own-rate\", \"answers\"] }\n";
     let file = write(place.path(), "grid.toml", &grid);
     let out = place.path().join("grid");
-    let said = succeed(&["compare", &file, "--quiet", "--out", out.to_str().unwrap()]);
-    assert!(said.contains("e3cs"), "{said}");
+    let message = succeed(&["compare", &file, "--quiet", "--out", out.to_str().unwrap()]);
+    assert!(message.contains("e3cs"), "{message}");
     assert_eq!(std::fs::read_dir(out.join("cells")).unwrap().count(), 8);
 }
 
@@ -259,7 +259,7 @@ fn what_cannot_be_replayed_is_named_with_the_remedy() {
 }
 
 #[test]
-fn methods_reckon_with_as_many_clients_as_in_the_record_or_not_at_all() {
+fn methods_assume_the_population_of_the_record_or_are_refused() {
     let place = tempfile::tempdir().unwrap();
     let recorded = record(place.path(), "recorded", &RECORDED.replace("rounds = 30", "rounds = 12"), &[]);
     // As a server records it whose methods reckon with more clients than its data is split among.

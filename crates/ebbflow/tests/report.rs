@@ -45,7 +45,7 @@ select = { every = 2, cohort = 3 }
 "data.alpha" = [0.0, 1.0]
 "#;
 
-fn figures(page: &str) -> Vec<Value> {
+fn plot_data(page: &str) -> Vec<Value> {
     let begin = "<script type=\"application/json\"";
     let one = |part: &str| {
         let json = part.split_once('>').unwrap().1.split_once("</script>").unwrap().0;
@@ -67,9 +67,9 @@ fn a_grid_becomes_a_page_that_holds_what_the_records_hold() {
     let config = write(place.path(), "g.toml", GRID);
     let out = place.path().join("runs");
     succeed(&["compare", &config, "--quiet", "--out", out.to_str().unwrap()]);
-    let said = succeed(&["report", out.to_str().unwrap(), "--title", "A <b> & c"]);
+    let printed = succeed(&["report", out.to_str().unwrap(), "--title", "A <b> & c"]);
     let file = out.join("report/report.html");
-    assert!(said.contains(file.to_str().unwrap()), "{said}");
+    assert!(printed.contains(file.to_str().unwrap()), "{printed}");
     let page = std::fs::read_to_string(&file).unwrap();
 
     assert!(
@@ -89,7 +89,7 @@ fn a_grid_becomes_a_page_that_holds_what_the_records_hold() {
     // The first curve is the mean over seeds of what the rounds say.
     // No name can begin a script, or a remark that hides the end of one.
     assert!(!page.contains("<!--"));
-    let all = figures(&page);
+    let all = plot_data(&page);
     assert_eq!(all[0]["series"][0]["name"], "full");
     let cells: Vec<_> =
         std::fs::read_dir(out.join("cells")).unwrap().map(|cell| cell.unwrap().path()).collect();
@@ -166,7 +166,7 @@ fn runs_given_one_by_one_are_compared_where_their_worlds_are_the_same() {
 }
 
 #[test]
-fn what_cannot_be_reported_on_is_said_with_the_remedy() {
+fn what_cannot_be_reported_on_is_an_error_with_the_remedy() {
     let place = tempfile::tempdir().unwrap();
     let fail = |words: &[&str]| {
         let output = ebbflow().args(words).output().unwrap();
@@ -190,7 +190,7 @@ fn what_cannot_be_reported_on_is_said_with_the_remedy() {
     ] {
         assert!(rows.contains(from), "{rows}");
         std::fs::write(run.join("rounds.jsonl"), rows.replace(from, to)).unwrap();
-        let said = fail(&["report", run.to_str().unwrap()]);
-        assert!(said.contains(message) && said.contains("rounds.jsonl"), "{said}");
+        let error = fail(&["report", run.to_str().unwrap()]);
+        assert!(error.contains(message) && error.contains("rounds.jsonl"), "{error}");
     }
 }

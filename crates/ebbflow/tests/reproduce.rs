@@ -37,15 +37,15 @@ fn alone_it_lists_every_item_with_times_and_data() {
 }
 
 #[test]
-fn what_is_not_there_is_answered_with_what_is() {
-    let said = fail(&["reproduce", "fedavg"]);
-    assert!(said.contains("\"fedavg\": there is no such paper; known: fdms, e3cs, flex, fast"), "{said}");
-    let said = fail(&["reproduce", "flex/table-9"]);
-    assert!(said.contains("flex has no such item; known: table-3, figure-3, schemes;"), "{said}");
+fn unknown_items_are_errors_that_list_the_known_ones() {
+    let message = fail(&["reproduce", "fedavg"]);
+    assert!(message.contains("\"fedavg\": there is no such paper; known: fdms, e3cs, flex, fast"), "{message}");
+    let message = fail(&["reproduce", "flex/table-9"]);
+    assert!(message.contains("flex has no such item; known: table-3, figure-3, schemes;"), "{message}");
 }
 
 #[test]
-fn an_item_is_run_once_reported_on_and_judged() {
+fn an_item_is_run_once_reported_and_gets_verdicts() {
     let place = tempfile::tempdir().unwrap();
     let out = place.path().to_str().unwrap();
     let words = ["reproduce", "flex/arrivals", "--quiet", "--out", out];
@@ -81,7 +81,7 @@ fn an_item_is_run_once_reported_on_and_judged() {
 
 /// Figures that come with the program give the page that is in the repository.
 #[test]
-fn the_summary_is_what_the_shipped_figures_say() {
+fn the_summary_follows_from_the_shipped_results() {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("README.md");
     succeed(&["reproduce", "--shipped", "--summary", file.to_str().unwrap()]);

@@ -6,20 +6,20 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use served::{Ends, PROGRAM, serve, text, token};
+use served::{KillOnDrop, PROGRAM, serve, text, token};
 
-fn join(url: &str, token: &str, home: &Path, arguments: &[&str]) -> Command {
+fn join(url: &str, token: &str, state_dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
-    command.args(["join", url, "--home", text(home), "--token", token]).args(arguments).stdout(Stdio::null());
+    command.args(["join", url, "--home", text(state_dir), "--token", token]).args(arguments).stdout(Stdio::null());
     command
 }
 
 /// A client that is in, and what it says after that.
-fn connected(mut command: Command) -> (Ends, std::thread::JoinHandle<String>) {
+fn connected(mut command: Command) -> (KillOnDrop, std::thread::JoinHandle<String>) {
     let mut client = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(client.stderr.take().unwrap()).lines().map(Result::unwrap);
-    assert!(said.any(|line| line.contains("connected")), "the client ended before it was in");
-    (Ends(client), std::thread::spawn(move || said.collect::<Vec<_>>().join("\n")))
+    let mut lines = BufReader::new(client.stderr.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("connected")), "the client ended before it was in");
+    (KillOnDrop(client), std::thread::spawn(move || lines.collect::<Vec<_>>().join("\n")))
 }
 
 #[test]
@@ -37,29 +37,29 @@ fn a_client_is_shut_out_of_a_server_with_tls_by_its_number() {
                     tls = { certificate = \"certs/server.pem\", key = \"certs/server.key\" }\n";
     std::fs::write(&file, settings).unwrap();
     let out = folder.join("served");
-    let (_server, url, _said) = serve(&file, &out);
+    let (_server, url, _log) = serve(&file, &out);
     assert!(url.starts_with("https://"), "{url}");
     let token = token(&out, &["--uses", "2"]);
     let ca = certs.join("ca.pem");
 
     // Whoever does not know the authority does not trust the server.
-    let stranger = join(&url, &token, &folder.join("stranger"), &[]).output().unwrap();
-    let said = String::from_utf8_lossy(&stranger.stderr).into_owned();
-    assert!(stranger.status.code() == Some(2) && said.contains("certificate"), "{said}");
+    let unauthenticated = join(&url, &token, &folder.join("stranger"), &[]).output().unwrap();
+    let message = String::from_utf8_lossy(&unauthenticated.stderr).into_owned();
+    assert!(unauthenticated.status.code() == Some(2) && message.contains("certificate"), "{message}");
 
     let client = |name: &str| connected(join(&url, &token, &folder.join(name), &["--ca", text(&ca)]));
     let (mut stays, _) = client("stays");
-    let (mut goes, said) = client("goes");
+    let (mut goes, log) = client("goes");
     let revoked = Command::new(PROGRAM).args(["revoke", text(&out), "1"]).output().unwrap();
     assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
     let ended = goes.0.wait().unwrap();
-    let said = said.join().unwrap();
-    assert!(ended.code() == Some(2) && said.contains("revoked"), "{ended}: {said}");
+    let message = log.join().unwrap();
+    assert!(ended.code() == Some(2) && message.contains("revoked"), "{ended}: {message}");
     assert!(stays.0.try_wait().unwrap().is_none(), "the other does not notice");
     // Nor does it come in again.
     let again = join(&url, &token, &folder.join("goes"), &["--ca", text(&ca)]).output().unwrap();
-    let said = String::from_utf8_lossy(&again.stderr).into_owned();
-    assert!(again.status.code() == Some(2) && said.contains("revoked"), "{said}");
+    let message = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(again.status.code() == Some(2) && message.contains("revoked"), "{message}");
 
     // New certificates of the same authority are read by the running server; who is in stays in, and who
     // comes trusts them.
@@ -88,8 +88,8 @@ fn a_server_that_must_be_another_is_not_started() {
     std::fs::write(&file, format!("{settings}id = \"{id}\"\n")).unwrap();
     let empty = folder.join("empty");
     let refused = Command::new(PROGRAM).args(["serve", text(&file), "--out", text(&empty)]).output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(1) && said.contains("no server has been here"), "{said}");
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(1) && message.contains("no server has been here"), "{message}");
     assert!(!empty.exists(), "nothing was made");
     // The right one starts.
     let (_server, _, _) = serve(&file, &right);

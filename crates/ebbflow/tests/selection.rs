@@ -51,7 +51,7 @@ fn a_script_by_hand() {
 }
 
 #[test]
-fn whoever_is_always_there_always_answers() {
+fn a_client_that_is_always_up_always_responds() {
     let place = tempfile::tempdir().unwrap();
     let text = "[run]\nrounds = 50\n[data]\nclients = 12\n\
                 [grid]\nseeds = [1, 2]\nrecipes = [\"dropout\"]\n\
@@ -59,16 +59,16 @@ fn whoever_is_always_there_always_answers() {
                 [grid.vary]\n\"world.availability.kind\" = [\"always\"]";
     let config = write(place.path(), "always.toml", text);
     let out = place.path().join("always");
-    let said = succeed(&["selection", &config, "--out", out.to_str().unwrap()]);
-    assert!(said.starts_with("world.availability.kind = always\n12 clients, 50 rounds; "), "{said}");
-    assert!(said.contains("\nscheme   seeds    @13    @25    @50  CEP ± sd   Jain\n"), "{said}");
-    assert!(said.contains("\ndropout      2  1.000  1.000  1.000   600 ± 0  1.000\n"), "{said}");
+    let message = succeed(&["selection", &config, "--out", out.to_str().unwrap()]);
+    assert!(message.starts_with("world.availability.kind = always\n12 clients, 50 rounds; "), "{message}");
+    assert!(message.contains("\nscheme   seeds    @13    @25    @50  CEP ± sd   Jain\n"), "{message}");
+    assert!(message.contains("\ndropout      2  1.000  1.000  1.000   600 ± 0  1.000\n"), "{message}");
     let rows = table(&out.join("selection.csv"));
     let named: Vec<_> = rows.iter().map(|row| (row["method"].as_str(), row["seed"].as_str())).collect();
     assert_eq!(named, [("dropout", "1"), ("dropout", "2"), ("four", "1"), ("four", "2")]);
     for row in &rows {
-        let asked = if row["method"] == "four" { 200.0 } else { 600.0 };
-        assert_eq!((number(row, "asked"), number(row, "cep")), (asked, asked));
+        let n_selected = if row["method"] == "four" { 200.0 } else { 600.0 };
+        assert_eq!((number(row, "asked"), number(row, "cep")), (n_selected, n_selected));
         // The best fixed cohort answers as often as any.
         assert_eq!((number(row, "success_ratio"), number(row, "oracle_regret")), (1.0, 0.0));
     }
@@ -79,41 +79,41 @@ const COIN: &str = "[world.availability]\nkind = \"bernoulli\"\nclasses = [{ cli
 
 /// What a run's rounds come to, counted anew: asked, answered, selections, regret.
 fn counted(folder: &Path, n_clients: usize) -> (u64, u64, Vec<u64>, f64) {
-    let (mut asked, mut answered) = (0, 0);
+    let (mut selected, mut responded) = (0, 0);
     let (mut selections, mut successes) = (vec![0; n_clients], vec![0_u64; n_clients]);
     let mut n_rounds = 0;
     for row in rows(folder) {
         let clients = |key: &str| -> Vec<usize> {
             row[key].as_array().unwrap().iter().map(|client| client.as_u64().unwrap() as usize).collect()
         };
-        asked += clients("asked").len() as u64;
-        answered += (clients("whole").len() + clients("partial").len()) as u64;
+        selected += clients("asked").len() as u64;
+        responded += (clients("whole").len() + clients("partial").len()) as u64;
         clients("asked").iter().for_each(|&client| selections[client] += 1);
         clients("up").iter().for_each(|&client| successes[client] += 1);
         n_rounds += 1;
     }
     successes.sort_unstable();
-    let best: u64 = successes.iter().rev().take(asked as usize / n_rounds).sum();
-    (asked, answered, selections, best as f64 - answered as f64)
+    let best: u64 = successes.iter().rev().take(selected as usize / n_rounds).sum();
+    (selected, responded, selections, best as f64 - responded as f64)
 }
 
 #[test]
-fn a_run_with_training_and_one_without_select_alike() {
+fn a_run_with_training_and_one_without_select_the_same_clients() {
     let place = tempfile::tempdir().unwrap();
     let trained = format!(
         "[run]\nrounds = 200\nseed = 5\n[data]\nkind = \"quadratic\"\nclients = 10\ndimension = 1\n\
          [local]\nrate = 0.1\nsteps = 1\n{COIN}"
     );
     let folder = record(place.path(), "trained", &trained, &[]);
-    let (asked, cep, selections, regret) = counted(&folder, 10);
-    assert_eq!(asked, 1000);
+    let (selected, cep, selections, regret) = counted(&folder, 10);
+    assert_eq!(selected, 1000);
     // Five of ten in every round, of whom 2.25 are up in the mean; six standard deviations of 15 to both sides.
     assert!((f64::from(cep as u32) - 450.0).abs() < 90.0, "{cep}");
     let sum: u64 = selections.iter().sum();
     let squares: u64 = selections.iter().map(|count| count * count).sum();
     let jain = (sum * sum) as f64 / (10.0 * squares as f64);
     let expected = serde_json::json!({
-        "asked": asked, "cep": cep, "success_ratio": cep as f64 / asked as f64, "jain": jain,
+        "asked": selected, "cep": cep, "success_ratio": cep as f64 / selected as f64, "jain": jain,
         "oracle_regret": regret, "selections": selections,
     });
     assert_eq!(summary(&folder)["selection"], expected);
@@ -164,15 +164,15 @@ fn the_same_at_any_number_of_threads() {
     let config = write(place.path(), "a.toml", &text);
     let [one, three] = ["1", "3"].map(|threads| {
         let out = place.path().join(threads);
-        let said = succeed(&["selection", &config, "--threads", threads, "--out", out.to_str().unwrap()]);
-        (contents(&out), said.replace(&out.display().to_string(), ""))
+        let message = succeed(&["selection", &config, "--threads", threads, "--out", out.to_str().unwrap()]);
+        (contents(&out), message.replace(&out.display().to_string(), ""))
     });
     assert!(one == three);
     assert!(one.1.contains("overflow") && one.1.contains("bound"), "{}", one.1);
 }
 
 #[test]
-fn schemes_that_ask_for_losses_are_named() {
+fn schemes_that_probe_losses_are_named() {
     let place = tempfile::tempdir().unwrap();
     let text =
         "[run]\nrounds = 5\n[data]\nclients = 10\n[select]\nkind = \"pow-d\"\ncohort = 2\ncandidates = 4";
@@ -187,7 +187,7 @@ fn schemes_that_ask_for_losses_are_named() {
 }
 
 #[test]
-fn what_cannot_be_played_is_answered_with_the_remedy() {
+fn what_cannot_be_played_is_an_error_with_the_remedy() {
     let place = tempfile::tempdir().unwrap();
     for (text, part) in [
         (
@@ -208,7 +208,7 @@ fn what_cannot_be_played_is_answered_with_the_remedy() {
 }
 
 #[test]
-fn the_shipped_figures_are_what_is_played() {
+fn the_shipped_results_are_reproduced() {
     let place = tempfile::tempdir().unwrap();
     for name in ["selection", "samplers"] {
         let file = shipped(&format!("experiments/e3cs/{name}.toml"));

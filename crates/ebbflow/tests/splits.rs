@@ -42,7 +42,7 @@ fn images() -> tempfile::TempDir {
 }
 
 /// Runs words over the images: whether they succeeded, and what they said of it.
-fn said(data: &Path, words: &[&str]) -> (bool, String) {
+fn run_on_images(data: &Path, words: &[&str]) -> (bool, String) {
     let output = ebbflow().args(words).env("EBBFLOW_DATA", data).output().unwrap();
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
 }
@@ -52,9 +52,9 @@ fn record(data: &Path, name: &str, text: &str, words: &[&str]) -> (std::path::Pa
     let config = write(data, &format!("{name}.toml"), text);
     let out = data.join(name);
     let all = [&["run", &config, "--out", out.to_str().unwrap()][..], words].concat();
-    let (done, said) = said(data, &all);
-    assert!(done, "{name}: {said}");
-    (out, said)
+    let (done, message) = run_on_images(data, &all);
+    assert!(done, "{name}: {message}");
+    (out, message)
 }
 
 fn last_row(folder: &Path) -> serde_json::Value {
@@ -62,23 +62,23 @@ fn last_row(folder: &Path) -> serde_json::Value {
     serde_json::from_str(rows.lines().last().unwrap()).unwrap()
 }
 
-fn judged(folder: &Path) -> u64 {
+fn n_evaluated(folder: &Path) -> u64 {
     let row = last_row(folder);
     row["class_samples"].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum()
 }
 
 #[test]
-fn every_split_trains_says_what_it_left_and_is_repeated_from_its_record() {
+fn every_split_trains_reports_its_leftovers_and_is_repeated_from_its_record() {
     let data = images();
     let data = data.path();
     for (kind, settings, note) in KINDS {
         let text = format!("{RUN}[data.split]\nkind = \"{kind}\"\n{settings}");
-        let (first, said) = record(data, kind, &text, &[]);
-        assert!(said.contains(note), "{kind}: {said}");
+        let (first, message) = record(data, kind, &text, &[]);
+        assert!(message.contains(note), "{kind}: {message}");
         let again = data.join(format!("{kind}-again"));
         let words = ["run", first.to_str().unwrap(), "--quiet", "--out", again.to_str().unwrap()];
-        let (done, said) = self::said(data, &words);
-        assert!(done && said.is_empty(), "{kind}: {said}");
+        let (done, message) = self::run_on_images(data, &words);
+        assert!(done && message.is_empty(), "{kind}: {message}");
         assert_same(&first, &again);
         let other = record(data, &format!("{kind}-other"), &text, &["--quiet", "--seed", "2"]).0;
         assert_ne!(contents(&first)["rounds.jsonl"], contents(&other)["rounds.jsonl"], "{kind}");
@@ -88,12 +88,12 @@ fn every_split_trains_says_what_it_left_and_is_repeated_from_its_record() {
 #[test]
 fn without_a_split_samples_are_dealt_at_random_as_ever() {
     let data = images();
-    let (plain, said) = record(data.path(), "plain", RUN, &[]);
-    assert!(!said.contains("data: "), "{said}");
+    let (plain, message) = record(data.path(), "plain", RUN, &[]);
+    assert!(!message.contains("data: "), "{message}");
     let named = format!("{RUN}[data.split]\nkind = \"iid\"\n[data.sizes]\nkind = \"equal\"");
     assert_same(&plain, &record(data.path(), "named", &named, &["--quiet"]).0);
-    let (_, said) = record(data.path(), "fewer", &format!("{RUN}samples = 50"), &[]);
-    assert!(said.contains("data: 100 of 600 samples are held by nobody\n"), "{said}");
+    let (_, message) = record(data.path(), "fewer", &format!("{RUN}samples = 50"), &[]);
+    assert!(message.contains("data: 100 of 600 samples are held by nobody\n"), "{message}");
     assert!(last_row(&plain)["oracle_client_mean"].is_null(), "nobody has test data of its own");
 }
 
@@ -103,10 +103,10 @@ fn hold_outs_are_the_clients_own_test_data_and_can_be_pooled() {
     let text = format!("{RUN}[data.split]\nkind = \"primary-label\"\nprimary = 0.5");
     let own = record(data.path(), "own", &text, &["--quiet"]).0;
     assert!(last_row(&own)["oracle_client_mean"].is_number());
-    assert_eq!(judged(&own), 50);
+    assert_eq!(n_evaluated(&own), 50);
     let pooled = record(data.path(), "pooled", &text, &["--quiet", "--set", "data.judge_on=held-out"]).0;
     // A tenth of the 60 samples of each of 10 clients.
-    assert_eq!(judged(&pooled), 60);
+    assert_eq!(n_evaluated(&pooled), 60);
     let key = "oracle_client_mean";
     assert_eq!(last_row(&own)[key], last_row(&pooled)[key], "the same model at the same clients");
     let (accuracy, mean) = (&last_row(&pooled)["accuracy"], &last_row(&pooled)[key]);
@@ -114,40 +114,40 @@ fn hold_outs_are_the_clients_own_test_data_and_can_be_pooled() {
 }
 
 #[test]
-fn test_samples_are_drawn_and_need_not_be_there_when_hold_outs_are_judged() {
+fn test_samples_are_drawn_and_are_not_needed_when_hold_outs_are_evaluated() {
     let data = images();
     let drawn = record(data.path(), "drawn", &format!("{RUN}test_samples = 20"), &["--quiet"]).0;
     let by_class = &last_row(&drawn)["class_samples"];
-    assert_eq!(judged(&drawn), 20);
+    assert_eq!(n_evaluated(&drawn), 20);
     assert_ne!(*by_class, serde_json::json!(vec![2; 10]), "the first 20 are two of each class");
     let config = write(data.path(), "many.toml", &format!("{RUN}test_samples = 51"));
-    let (done, said) = said(data.path(), &["run", &config]);
-    assert!(!done && said.contains("data.test_samples = 51: there are 50; give at most that"), "{said}");
+    let (done, message) = run_on_images(data.path(), &["run", &config]);
+    assert!(!done && message.contains("data.test_samples = 51: there are 50; give at most that"), "{message}");
 
     for part in ["images-idx3", "labels-idx1"] {
         std::fs::remove_file(data.path().join(format!("mnist/t10k-{part}-ubyte"))).unwrap();
     }
     let text = format!("{RUN}judge_on = \"held-out\"\n[data.split]\nkind = \"primary-label\"\nprimary = 0.5");
     let pooled = record(data.path(), "pooled", &text, &["--quiet"]).0;
-    assert_eq!(judged(&pooled), 60);
-    let (_, said) = self::said(data.path(), &["run", &write(data.path(), "none.toml", RUN)]);
+    assert_eq!(n_evaluated(&pooled), 60);
+    let (_, message) = self::run_on_images(data.path(), &["run", &write(data.path(), "none.toml", RUN)]);
     assert!(
-        said.contains("found neither; fetch it with: ebbflow data get mnist, or put the published"),
-        "{said}"
+        message.contains("found neither; fetch it with: ebbflow data get mnist, or put the published"),
+        "{message}"
     );
 }
 
 #[test]
-fn a_grid_says_what_its_splits_left() {
+fn a_grid_reports_the_leftovers_of_its_splits() {
     let data = images();
     let text = RUN.replace("recipe = \"full\"\n", "");
     let text = format!("{text}samples = 10\n[grid]\nseeds = [1, 2]\nrecipes = [\"full\", \"dropout\"]");
     let config = write(data.path(), "g.toml", &text);
     let out = data.path().join("grid");
     let words = ["compare", &config, "--out", out.to_str().unwrap()];
-    let (done, said) = said(data.path(), &words);
+    let (done, message) = run_on_images(data.path(), &words);
     let note = "data, seed 1: 500 of 600 samples are held by nobody\n";
-    assert!(done && said.matches(note).count() == 1, "{said}");
+    assert!(done && message.matches(note).count() == 1, "{message}");
 }
 
 #[test]
@@ -158,10 +158,10 @@ fn what_cannot_be_split_is_refused_before_anything_is_written() {
         let out = data.path().join("refused");
         let mut words = vec!["run", &config, "--quiet", "--out", out.to_str().unwrap()];
         words.extend(changes.iter().flat_map(|change| ["--set", change]));
-        let (done, said) = said(data.path(), &words);
+        let (done, message) = run_on_images(data.path(), &words);
         assert!(!done && !out.exists());
-        let said = said.replace(&data.path().display().to_string(), "DIR");
-        assert_eq!(said.trim_end(), format!("error: {expected}"));
+        let message = message.replace(&data.path().display().to_string(), "DIR");
+        assert_eq!(message.trim_end(), format!("error: {expected}"));
     };
     check(
         &["data.split.kind=shrads"],
@@ -222,9 +222,9 @@ fn splits_and_sizes_are_listed_and_described() {
         let wanted = format!("[data.split]\n    kind = \"{kind}\"");
         assert!(described.starts_with(&format!("{kind}  (splits)")) && described.contains(&wanted));
     }
-    for law in ["equal", "pareto", "log-normal", "given"] {
-        assert!(succeed(&["list", "sizes"]).contains(&format!("  {law} ")));
-        assert!(succeed(&["describe", law]).contains("[data.sizes]"));
+    for distribution in ["equal", "pareto", "log-normal", "given"] {
+        assert!(succeed(&["list", "sizes"]).contains(&format!("  {distribution} ")));
+        assert!(succeed(&["describe", distribution]).contains("[data.sizes]"));
     }
     assert!(fail(&["describe", "shardss"]).contains("did you mean \"shards\"?"));
 }

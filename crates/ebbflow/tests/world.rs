@@ -36,10 +36,10 @@ fn a_world_is_played_and_shown() {
     let text = format!("{DATA}[world.availability]\nkind = \"markov\"\ncomes = 0.2\ngoes = 0.2");
     let config = write(place.path(), "a.toml", &text);
     let out = place.path().join("out");
-    let said = succeed(&["world", &config, "--rounds", "500", "--out", out.to_str().unwrap()]);
-    assert!(said.starts_with("seed 1: 20 clients, 500 rounds\nup           "), "{said}");
+    let message = succeed(&["world", &config, "--rounds", "500", "--out", out.to_str().unwrap()]);
+    assert!(message.starts_with("seed 1: 20 clients, 500 rounds\nup           "), "{message}");
     for part in ["\nnobody       in ", "\neffective    ", "\nspells       up for ", "\nlag-1        0."] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(message.contains(part), "{part}: {message}");
     }
     let table = fs::read_to_string(out.join("clients.csv")).unwrap();
     assert_eq!(table.lines().count(), 21);
@@ -48,10 +48,10 @@ fn a_world_is_played_and_shown() {
     }
     let played = json(&["world", &config, "--rounds", "2000", "--json"]);
     // Up and down for 5 rounds, and lag-1 is 1 - 0.2 - 0.2; 40,000 states.
-    let figure = |key: &str| played[key].as_f64().unwrap();
-    assert!((figure("share_up") - 0.5).abs() < 0.02, "{}", figure("share_up"));
-    assert!((figure("lag_1") - 0.6).abs() < 0.02, "{}", figure("lag_1"));
-    assert!((figure("rounds_up") - 5.0).abs() < 0.3, "{}", figure("rounds_up"));
+    let value = |key: &str| played[key].as_f64().unwrap();
+    assert!((value("share_up") - 0.5).abs() < 0.02, "{}", value("share_up"));
+    assert!((value("lag_1") - 0.6).abs() < 0.02, "{}", value("lag_1"));
+    assert!((value("rounds_up") - 5.0).abs() < 0.3, "{}", value("rounds_up"));
     assert_eq!(played["up_by_round"].as_array().unwrap().len(), 2000);
 }
 
@@ -117,32 +117,32 @@ fn what_is_not_taken_as_recorded_is_noted() {
     };
     let out = |name: &str| place.path().join(name).display().to_string();
     let run = write(place.path(), "run.toml", &config(""));
-    let said = said_aside(&["run", &run, "--out", &out("run")]);
-    assert!(said.contains(&format!("world: {repaired}\nworld: {missing}\n")), "{said}");
-    assert!(!said_aside(&["run", &run, "--quiet", "--out", &out("quiet")]).contains("world: "));
-    let said = said_aside(&["world", &run, "--rounds", "2", "--out", &out("world")]);
-    assert!(said.contains(&format!("world: {repaired}\nworld: {missing}\n")), "{said}");
+    let message = stderr_of(&["run", &run, "--out", &out("run")]);
+    assert!(message.contains(&format!("world: {repaired}\nworld: {missing}\n")), "{message}");
+    assert!(!stderr_of(&["run", &run, "--quiet", "--out", &out("quiet")]).contains("world: "));
+    let message = stderr_of(&["world", &run, "--rounds", "2", "--out", &out("world")]);
+    assert!(message.contains(&format!("world: {repaired}\nworld: {missing}\n")), "{message}");
     let grid = write(
         place.path(),
         "grid.toml",
         &config("[grid]\nseeds = [1, 2]\nrecipes = [\"dropout\", \"full\"]"),
     );
-    let said = said_aside(&["compare", &grid, "--out", &out("grid")]);
-    assert_eq!(said.matches(&repaired).count(), 1, "{said}");
+    let message = stderr_of(&["compare", &grid, "--out", &out("grid")]);
+    assert_eq!(message.matches(&repaired).count(), 1, "{message}");
     let names: String = (0..21).map(|name| format!("n{name},0,600\n")).collect();
     fs::write(&trace, format!("client,from,to\n{names}")).unwrap();
-    let said = said_aside(&["world", &run, "--rounds", "2", "--out", &out("more")]);
+    let message = stderr_of(&["world", &run, "--rounds", "2", "--out", &out("more")]);
     let expected =
         format!("world: {trace}: of 21 clients the first 20 play, in the order in which they occur\n");
-    assert_eq!(said, expected);
+    assert_eq!(message, expected);
 }
 
 /// Runs the program, which must succeed, and gives what it says beside its output.
-fn said_aside(words: &[&str]) -> String {
+fn stderr_of(words: &[&str]) -> String {
     let output = common::run(words);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{words:?} failed:\n{said}");
-    said
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{words:?} failed:\n{message}");
+    message
 }
 
 /// Every availability, work and link, and what else `[world]` can hold, with settings for 20 clients in five clusters.
@@ -221,7 +221,7 @@ fn every_kind_of_world_is_compared() {
 }
 
 /// What a row says of the world, and of the clients that were asked.
-const ROW: [&str; 13] = [
+const ROW_KEYS: [&str; 13] = [
     "n_enrolled",
     "joined",
     "left",
@@ -238,7 +238,7 @@ const ROW: [&str; 13] = [
 ];
 
 /// Of these, what no selection may change.
-const ROLL: [&str; 5] = ["n_enrolled", "joined", "left", "n_up", "up"];
+const ROLL_CALL_KEYS: [&str; 5] = ["n_enrolled", "joined", "left", "n_up", "up"];
 
 /// The rows of eight rounds of a recipe in a world; `rest` ends its `[local]` table, or is another.
 fn rows(place: &Path, world: &str, recipe: &str, rest: &str) -> Vec<Value> {
@@ -274,17 +274,17 @@ fn list(row: &Value, key: &str) -> Vec<u64> {
 }
 
 /// Of each answer, by client and the round it was asked in: the round it came in, and its steps if it was partial.
-fn answers(rows: &[Value]) -> BTreeMap<(u64, u64), (u64, Option<u64>)> {
-    let mut answers = BTreeMap::new();
+fn responses(rows: &[Value]) -> BTreeMap<(u64, u64), (u64, Option<u64>)> {
+    let mut responses = BTreeMap::new();
     for row in rows {
         let number = row["round"].as_u64().unwrap();
-        answers.extend(list(row, "whole").into_iter().map(|client| ((client, number), (number, None))));
+        responses.extend(list(row, "whole").into_iter().map(|client| ((client, number), (number, None))));
         let partial = list(row, "partial").into_iter().zip(list(row, "partial_steps"));
-        answers.extend(partial.map(|(client, steps)| ((client, number), (number, Some(steps)))));
+        responses.extend(partial.map(|(client, steps)| ((client, number), (number, Some(steps)))));
         let late = list(row, "late").into_iter().zip(list(row, "late_base"));
-        answers.extend(late.map(|(client, base)| ((client, base), (number, None))));
+        responses.extend(late.map(|(client, base)| ((client, base), (number, None))));
     }
-    answers
+    responses
 }
 
 /// Whether what a world is about happens in it: answers late, partial or missing, clients down, coming or going.
@@ -303,23 +303,23 @@ fn is_eventful(everyone: &[Value], patient: &[Value], world: &str) -> bool {
 }
 
 /// Fails unless clients that both asked in a round answered both in the same way.
-fn assert_answer_alike(one: &[Value], other: &[Value], world: &str) {
-    let (found, expected) = (answers(one), answers(other));
+fn assert_same_responses(one: &[Value], other: &[Value], world: &str) {
+    let (found, expected) = (responses(one), responses(other));
     // Whoever is busy in one run and free in the other answers in one of them.
     let busy = ["after_deadline = \"late\"", "late = "].iter().any(|key| world.contains(key));
-    let mut n_alike = 0;
+    let mut n_equal = 0;
     for (one, other) in one.iter().zip(other) {
         let number = one["round"].as_u64().unwrap();
-        let asked = list(other, "asked");
-        for client in list(one, "asked").into_iter().filter(|client| asked.contains(client)) {
+        let selected = list(other, "asked");
+        for client in list(one, "asked").into_iter().filter(|client| selected.contains(client)) {
             let (found, expected) = (found.get(&(client, number)), expected.get(&(client, number)));
             if !busy || found.is_some() && expected.is_some() {
                 assert_eq!(found, expected, "client {client} in round {number} in\n{world}");
-                n_alike += usize::from(found.is_some());
+                n_equal += usize::from(found.is_some());
             }
         }
     }
-    assert!(n_alike > 10, "only {n_alike} answers could be compared in\n{world}");
+    assert!(n_equal > 10, "only {n_equal} answers could be compared in\n{world}");
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn two_recipes_see_the_same_world() {
         // Those that ask the same clients see all that comes back alike, though their models differ.
         let [everyone, patient] = ["dropout", "full"].map(|recipe| {
             let (one, other) = (rows(place, world, recipe, ""), rows(place, world, recipe, held));
-            assert_agree(&one, &other, &ROW, world);
+            assert_agree(&one, &other, &ROW_KEYS, world);
             assert!(differ(&one, &other, "loss"), "{recipe}: the models are the same in\n{world}");
             one
         });
@@ -365,9 +365,9 @@ fn two_recipes_see_the_same_world() {
             assert!(differ(&everyone, &some, "up"), "it does not depend on selection:\n{world}");
             continue;
         }
-        assert_agree(&everyone, &some, &ROLL, world);
-        assert_agree(&everyone, &patient, &ROLL, world);
-        assert_answer_alike(&everyone, &some, world);
+        assert_agree(&everyone, &some, &ROLL_CALL_KEYS, world);
+        assert_agree(&everyone, &patient, &ROLL_CALL_KEYS, world);
+        assert_same_responses(&everyone, &some, world);
     }
 }
 
@@ -399,7 +399,7 @@ fn worlds_are_listed_with_an_example_each() {
 }
 
 #[test]
-fn wrong_worlds_are_answered_with_the_remedy() {
+fn wrong_worlds_are_errors_with_the_remedy() {
     let place = tempfile::tempdir().unwrap();
     let check = |world: &str, expected: &str| {
         let config = write(place.path(), "a.toml", &format!("{DATA}{world}"));
@@ -468,8 +468,8 @@ fn accuracy_is_plotted_against_rounds_hours_and_bytes() {
     succeed(&["run", &write(place.path(), "a.toml", &text), "--quiet", "--out", out]);
     for (against, axis) in [("rounds", "round"), ("hours", "virtual hours"), ("bytes", "MB up and down")] {
         let file = place.path().join(format!("{against}.svg"));
-        let said = succeed(&["show", out, "--against", against, "--plot", file.to_str().unwrap()]);
-        assert!(said.contains(axis), "{said}");
+        let message = succeed(&["show", out, "--against", against, "--plot", file.to_str().unwrap()]);
+        assert!(message.contains(axis), "{message}");
         assert!(fs::read_to_string(file).unwrap().contains(&format!("\n{axis}\n")), "{axis}");
     }
     let error = fail(&["show", out, "--plot", "a.gif"]);
@@ -491,15 +491,15 @@ fn an_exported_world_has_the_same_members() {
         let world = format!("{world}{up}");
         let config = write(place, "b.toml", &format!("{DATA}{world}"));
         let (out, trace) = (place.join("out").display().to_string(), trace.display().to_string());
-        let said = succeed(&["world", &config, "--rounds", "8", "--out", &out, "--export", &trace]);
+        let message = succeed(&["world", &config, "--rounds", "8", "--out", &out, "--export", &trace]);
         let members = trace.replace("trace.csv", "trace-members.csv");
-        assert!(said.contains(&format!("\nmembers  {members}\n")), "{said}");
+        assert!(message.contains(&format!("\nmembers  {members}\n")), "{message}");
         // What is said to play it back does.
         let (_, lines) =
-            said.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{said}"));
-        assert_eq!(lines.lines().count(), 2, "{said}");
+            message.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{message}"));
+        assert_eq!(lines.lines().count(), 2, "{message}");
         let again = format!("[world]\n{lines}");
-        assert_agree(&rows(place, &world, "dropout", ""), &rows(place, &again, "dropout", ""), &ROLL, &world);
+        assert_agree(&rows(place, &world, "dropout", ""), &rows(place, &again, "dropout", ""), &ROLL_CALL_KEYS, &world);
         let played = json(&["world", &config, "--rounds", "8", "--json"]);
         let config = write(place, "c.toml", &format!("{DATA}{again}"));
         let replayed = json(&["world", &config, "--rounds", "8", "--json"]);
@@ -509,9 +509,9 @@ fn an_exported_world_has_the_same_members() {
     // Where everybody is in from the start, there is nothing to say of members.
     let config = write(place, "b.toml", &format!("{DATA}{up}"));
     let (out, file) = (place.join("out").display().to_string(), trace.display().to_string());
-    let said = succeed(&["world", &config, "--rounds", "8", "--out", &out, "--export", &file]);
-    let (_, lines) = said.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{said}"));
-    assert_eq!(lines.lines().count(), 1, "{said}");
+    let message = succeed(&["world", &config, "--rounds", "8", "--out", &out, "--export", &file]);
+    let (_, lines) = message.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{message}"));
+    assert_eq!(lines.lines().count(), 1, "{message}");
     assert!(!place.join("a/trace-members.csv").exists());
     // Nobody is no table.
     let config = write(place, "b.toml", &format!("{DATA}[world.churn]\nfrom_start = 0.0\narrivals = 0.0"));
@@ -579,7 +579,7 @@ fn schedules_end_with_the_run() {
 }
 
 #[test]
-fn members_are_said_once() {
+fn members_are_given_once() {
     let place = tempfile::tempdir().unwrap();
     let check = |world: &str, expected: &str| {
         let config = write(place.path(), "a.toml", &format!("{DATA}{world}"));
@@ -597,7 +597,7 @@ fn members_are_said_once() {
 }
 
 #[test]
-fn figures_are_of_all_clients_and_all_rounds() {
+fn metrics_cover_all_clients_and_all_rounds() {
     let place = tempfile::tempdir().unwrap();
     let members = write(place.path(), "members.csv", "client,joined,left\n0,0,\n1,3,4\n");
     let config = write(place.path(), "a.toml", &format!("{DATA}[world]\nmembers = \"{members}\""));
@@ -608,8 +608,8 @@ fn figures_are_of_all_clients_and_all_rounds() {
     let effective = played["effective_clients"].as_f64().unwrap();
     assert!((effective - 121.0 / 101.0).abs() < 1e-9, "{effective}");
     let out = place.path().join("out");
-    let said = succeed(&["world", &config, "--rounds", "10", "--out", out.to_str().unwrap()]);
-    assert!(said.starts_with("seed 1: 20 clients, 10 rounds\n"), "{said}");
-    assert!(said.contains("\neffective    1.2 of 20 clients\n"), "{said}");
+    let message = succeed(&["world", &config, "--rounds", "10", "--out", out.to_str().unwrap()]);
+    assert!(message.starts_with("seed 1: 20 clients, 10 rounds\n"), "{message}");
+    assert!(message.contains("\neffective    1.2 of 20 clients\n"), "{message}");
     assert_eq!(fs::read_to_string(out.join("clients.csv")).unwrap().lines().count(), 21);
 }

@@ -90,7 +90,7 @@ fn cohort_larger_than_the_fleet() {
 }
 
 #[test]
-fn an_oracle_of_chances_that_nobody_knows() {
+fn an_oracle_of_unknown_probabilities() {
     let check = |settings: &[&str], key: &str| {
         let outage = "world.outages=[{ from = 1, until = 3, clients = [0] }]";
         let message = "nobody can know the chances of clients in this world; give it [world.availability] kind = \
@@ -139,7 +139,7 @@ fn methods_that_would_count_somebody_twice() {
 }
 
 #[test]
-fn snapshots_asked_for_in_two_ways() {
+fn snapshots_requested_in_two_ways() {
     refused(
         SMALL,
         &["recipe=fast", "select.cohort=4", "select.chance=0.5", "select.every=3"],
@@ -155,7 +155,7 @@ fn snapshots_asked_for_in_two_ways() {
 }
 
 #[test]
-fn chance_above_one() {
+fn probability_above_one() {
     refused(
         &SMALL.replace("chance = 0.6", "chance = 1.2"),
         &[],
@@ -164,7 +164,7 @@ fn chance_above_one() {
 }
 
 #[test]
-fn negative_rate() {
+fn negative_learning_rate() {
     refused(
         SMALL,
         &["local.rate=-0.1"],
@@ -226,7 +226,7 @@ fn numbers_beyond_reason() {
 }
 
 #[test]
-fn words_of_the_wrong_kind() {
+fn values_of_the_wrong_kind() {
     refused(
         SMALL,
         &["world.departures=[1]"],
@@ -287,7 +287,7 @@ fn a_target_that_can_never_be_reached() {
 }
 
 #[test]
-fn looking_closer_than_the_data_allows() {
+fn more_metrics_than_the_data_allows() {
     refused(
         SMALL,
         &["evaluate.top_k=[1, 11]"],
@@ -367,7 +367,7 @@ fn labels_beyond_the_classes() {
 }
 
 #[test]
-fn words_that_are_no_setting() {
+fn unknown_settings() {
     refused(
         SMALL,
         &["local.rate"],
@@ -609,7 +609,7 @@ fn models_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn commands_say_which_other_command_was_meant() {
+fn commands_name_the_command_that_was_meant() {
     let place = tempfile::tempdir().unwrap();
     let grid = write(place.path(), "g.toml", "[grid]\nseeds = [1]\nrecipes = [\"full\"]");
     let error = fail(&["run", &grid]);
@@ -627,16 +627,16 @@ fn commands_say_which_other_command_was_meant() {
 
 /// A secret that everybody can read is none.
 #[test]
-fn a_client_does_not_show_its_secret_to_everybody_unless_told_to() {
+fn a_client_sends_its_secret_in_plain_text_only_with_a_flag() {
     let place = tempfile::tempdir().unwrap();
-    let home = place.path().join("home").display().to_string();
-    let error = fail(&["join", "http://server.example:7700", "--home", &home, "--token", "ebb-00"]);
+    let state_dir = place.path().join("home").display().to_string();
+    let error = fail(&["join", "http://server.example:7700", "--home", &state_dir, "--token", "ebb-00"]);
     assert_eq!(
         error.trim_end(),
         "error: http://server.example:7700: everybody on the way could read who this client is and what it sends; use https://, or give \
          --plain if something else protects it"
     );
-    assert!(!Path::new(&home).exists(), "nothing was begun");
+    assert!(!Path::new(&state_dir).exists(), "nothing was begun");
 }
 
 #[test]
@@ -657,16 +657,16 @@ fn revoking_nothing_and_nowhere() {
 }
 
 #[test]
-fn revoking_a_number_that_nobody_had_is_done_and_said() {
+fn revoking_a_number_that_nobody_had_is_done_and_reported() {
     let place = tempfile::tempdir().unwrap();
     let run = common::record(place.path(), "run", SMALL, &[]);
     std::fs::write(run.join("server.key"), [7; 32]).unwrap();
     let run = run.display().to_string();
     let output = common::run(&["revoke", &run, "3", "999"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("client 999: no round of the record has anybody of this number"), "{said}");
-    assert!(!said.contains("client 3:"), "{said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{message}");
+    assert!(message.contains("client 999: no round of the record has anybody of this number"), "{message}");
+    assert!(!message.contains("client 3:"), "{message}");
     assert_eq!(std::fs::read_to_string(place.path().join("run/revoked.txt")).unwrap(), "3\n999\n");
 }
 
@@ -680,44 +680,44 @@ fn metrics_beyond_this_machine_take_a_token_that_is_hard_to_guess() {
         let file = write(place.path(), "fleet.toml", &text);
         fail(&["serve", &file, "--out", &out])
     };
-    let said = refused("");
-    assert!(said.contains("everybody who reaches this address could read them"), "{said}");
+    let message = refused("");
+    assert!(message.contains("everybody who reaches this address could read them"), "{message}");
     write(place.path(), "scrapes", "short\n");
-    let said = refused("metrics_token = \"scrapes\"");
+    let message = refused("metrics_token = \"scrapes\"");
     assert!(
-        said.contains("a token of 5 characters can be guessed (serve.metrics_token); give at least 16"),
-        "{said}"
+        message.contains("a token of 5 characters can be guessed (serve.metrics_token); give at least 16"),
+        "{message}"
     );
-    let said = refused("metrics_token = \"nowhere\"");
-    assert!(said.contains("nowhere"), "{said}");
+    let message = refused("metrics_token = \"nowhere\"");
+    assert!(message.contains("nowhere"), "{message}");
 }
 
 #[test]
 fn the_run_of_a_server_goes_on_with_the_command_that_began_it() {
     let place = tempfile::tempdir().unwrap();
     write(place.path(), "server.redb", "");
-    let said = fail(&["resume", place.path().to_str().unwrap()]);
-    assert!(said.contains("goes on with the command that began it: ebbflow serve FILE --out"), "{said}");
+    let message = fail(&["resume", place.path().to_str().unwrap()]);
+    assert!(message.contains("goes on with the command that began it: ebbflow serve FILE --out"), "{message}");
 }
 
 #[test]
-fn certificates_come_with_the_words_that_use_them() {
+fn certificates_come_with_the_settings_that_use_them() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("certs").display().to_string();
-    let said = succeed(&["certs", &folder, "--clients", "1"]);
+    let message = succeed(&["certs", &folder, "--clients", "1"]);
     for part in [
         format!("certificate = \"{folder}/server.pem\""),
         format!("clients = \"{folder}/ca.pem\""),
         "--ca ca.pem --cert client-N.pem --key client-N.key".to_owned(),
     ] {
-        assert!(said.contains(&part), "{said}");
+        assert!(message.contains(&part), "{message}");
     }
     // A configuration may lie anywhere.
     let output = ebbflow().current_dir(place.path()).args(["certs", "other"]).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let message = String::from_utf8(output.stdout).unwrap();
     let whole = place.path().canonicalize().unwrap().join("other");
-    assert!(said.contains(&format!("certificate = \"{}/server.pem\"", whole.display())), "{said}");
-    assert!(!said.contains("--cert"), "{said}");
+    assert!(message.contains(&format!("certificate = \"{}/server.pem\"", whole.display())), "{message}");
+    assert!(!message.contains("--cert"), "{message}");
 }
 
 #[test]
@@ -737,9 +737,9 @@ fn what_cannot_be_right_ends_with_2_and_what_failed_with_1() {
 }
 
 #[test]
-fn what_has_no_effect_is_said_when_a_run_starts() {
+fn settings_without_effect_are_reported_when_a_run_starts() {
     let place = tempfile::tempdir().unwrap();
-    let said = |change: &[&str]| {
+    let message_of = |change: &[&str]| {
         let config = write(place.path(), "a.toml", SMALL);
         let out = place.path().join(change.concat().replace('=', "-"));
         let mut words = vec!["run", &config, "--out", out.to_str().unwrap(), "--set", "run.rounds=2"];
@@ -749,11 +749,11 @@ fn what_has_no_effect_is_said_when_a_run_starts() {
         String::from_utf8(output.stderr).unwrap()
     };
     let never = "server.every = 3: the run ends before its first period, after 2 rounds";
-    assert!(said(&["server.kind=amplified", "server.every=3"]).contains(never));
-    assert!(!said(&["server.kind=amplified", "server.every=2"]).contains("server.every"));
+    assert!(message_of(&["server.kind=amplified", "server.every=3"]).contains(never));
+    assert!(!message_of(&["server.kind=amplified", "server.every=2"]).contains("server.every"));
     let late = "substitute.kind = \"late\": in this world no answer is ever late";
-    assert!(said(&["recipe=fedbuff"]).contains(late));
-    assert!(!said(&["recipe=fedbuff", "world.after_deadline=late"]).contains(late));
+    assert!(message_of(&["recipe=fedbuff"]).contains(late));
+    assert!(!message_of(&["recipe=fedbuff", "world.after_deadline=late"]).contains(late));
 }
 
 #[test]
@@ -781,7 +781,7 @@ fn a_grid_is_refused_before_its_first_run_where_a_column_or_a_cohort_is_wrong() 
 }
 
 #[test]
-fn a_finished_record_that_was_cut_is_not_shown_without_a_word() {
+fn a_truncated_finished_record_is_shown_with_a_warning() {
     let place = tempfile::tempdir().unwrap();
     let run = common::record(place.path(), "run", SMALL, &[]);
     let rows = std::fs::read_to_string(run.join("rounds.jsonl")).unwrap();
@@ -789,6 +789,6 @@ fn a_finished_record_that_was_cut_is_not_shown_without_a_word() {
     let show = || String::from_utf8(common::run(&["show", run.to_str().unwrap()]).stderr).unwrap();
     assert_eq!(show(), "");
     std::fs::write(run.join("rounds.jsonl"), rows.split_inclusive('\n').take(2).collect::<String>()).unwrap();
-    let said = show();
-    assert!(said.contains(&format!("rounds.jsonl: holds 2 of {n_rounds} rounds")), "{said}");
+    let message = show();
+    assert!(message.contains(&format!("rounds.jsonl: holds 2 of {n_rounds} rounds")), "{message}");
 }

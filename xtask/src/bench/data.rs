@@ -15,7 +15,7 @@ use ebb_train::{KernelPath, Task};
 use serde_json::{Value, json};
 
 use super::machine::memory_bytes;
-use super::{Judge, Spread};
+use super::{AimCheck, Spread};
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -26,11 +26,11 @@ pub(super) struct Args {
 }
 
 /// Loading takes at most so many seconds, and the process so much memory.
-const MOST_S: f64 = 3.0;
-const MOST_MB: f64 = 300.0;
+const MAX_LOAD_S: f64 = 3.0;
+const MAX_MEMORY_MB: f64 = 300.0;
 
 /// A batch is trained on for so many times as long as it is made.
-const FACTOR: f64 = 20.0;
+const MIN_TRAIN_RATIO: f64 = 20.0;
 
 const BATCH: u32 = 128;
 
@@ -39,13 +39,13 @@ const NETWORKS: [&str; 3] = ["lenet", "fast-cifar-cnn", "e3cs-cifar-cnn"];
 
 /// What was found.
 #[derive(Debug)]
-pub(super) struct Figures {
+pub(super) struct Measurements {
     load_s: Spread,
     peak_mb: Option<f64>,
     networks: Vec<(&'static str, Spread, Spread, Spread)>,
 }
 
-pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
+pub(super) fn measure(args: &Args) -> Result<Measurements, Box<dyn Error>> {
     let folder = read::data_folder(None)?;
     let mut load_s = Vec::new();
     let mut images = None;
@@ -62,7 +62,7 @@ pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
     let samples = Arc::new(into_samples(train));
     let networks = NETWORKS.map(|network| batches(network, &samples, args.repeats.into()));
     let networks = networks.into_iter().collect::<Result<_, _>>()?;
-    Ok(Figures { load_s: Spread::of(load_s), peak_mb, networks })
+    Ok(Measurements { load_s: Spread::of(load_s), peak_mb, networks })
 }
 
 fn into_samples(images: Images) -> Samples {
@@ -88,15 +88,15 @@ fn batches(
     let task = LabelledTask::new(net, 1, held, test, None);
     let work = Work { amount: Amount::Epochs(NonZeroU32::MIN), batch: NonZeroU32::new(BATCH) };
     let job = Job { round: 0, global: Arc::new(Parcel::of(task.initial())), learning_rate: 0.001, work };
-    let mut room = vec![0.0; BATCH as usize * samples.width()];
+    let mut inputs = vec![0.0; BATCH as usize * samples.width()];
     let mut turns = Vec::new();
     // The first turn is not counted: it brings everything in.
     for _ in 0..=repeats {
         let began = Instant::now();
         for batch in order.chunks(BATCH as usize) {
             let mut labels = Vec::with_capacity(BATCH as usize);
-            samples.fill(path, batch.iter().copied(), &mut room, &mut labels);
-            black_box((&mut room, labels));
+            samples.fill(path, batch.iter().copied(), &mut inputs, &mut labels);
+            black_box((&mut inputs, labels));
         }
         let made_s = began.elapsed().as_secs_f64() / f64::from(n_batches);
         let mut run = task.begin(ClientId::new(0), &job, 1, NonZeroU32::MAX);
@@ -111,22 +111,22 @@ fn batches(
     Ok((network, spread(|turn| 1e3 * turn.0), spread(|turn| 1e3 * turn.1), spread(|turn| turn.1 / turn.0)))
 }
 
-impl Figures {
+impl Measurements {
     pub(super) fn print(&self) {
-        let within = |figure: f64, most: f64| {
-            if figure <= most { format!("within {most}") } else { format!("above the aim of at most {most}") }
+        let within = |value: f64, most: f64| {
+            if value <= most { format!("within {most}") } else { format!("above the aim of at most {most}") }
         };
         println!("CIFAR-10, both parts");
-        println!("  load, s        {}: {}", self.load_s, within(self.load_s.median, MOST_S));
+        println!("  load, s        {}: {}", self.load_s, within(self.load_s.median, MAX_LOAD_S));
         match self.peak_mb {
-            Some(peak) => println!("  peak memory    {peak:.0} MB: {}", within(peak, MOST_MB)),
+            Some(peak) => println!("  peak memory    {peak:.0} MB: {}", within(peak, MAX_MEMORY_MB)),
             None => println!("  peak memory    this system does not say"),
         }
         for (network, made, trained, factor) in &self.networks {
             println!("{network}: a batch of {BATCH}");
             println!("  made, ms       {made}");
             println!("  trained on, ms {trained}");
-            println!("  factor         {factor}: {}", Judge::ByAim.verdict(factor.median, FACTOR));
+            println!("  factor         {factor}: {}", AimCheck::Enabled.verdict(factor.median, MIN_TRAIN_RATIO));
         }
     }
 

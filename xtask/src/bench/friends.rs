@@ -14,9 +14,9 @@ use ebb_settings::{BuildContext, Tree};
 use serde_json::{Value, json};
 
 use super::machine::memory_bytes;
-use super::null::update;
+use super::null_update::update;
 use super::train::peak;
-use super::{Judge, Spread, grouped};
+use super::{AimCheck, Spread, grouped};
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -34,8 +34,8 @@ const AIMS: (f64, f64) = (0.5, 8.0);
 
 /// What was found.
 #[derive(Debug)]
-pub(super) struct Figures {
-    judge: Judge,
+pub(super) struct Measurements {
+    aim_check: AimCheck,
     products: Vec<Products>,
     rounds: Vec<Rounds>,
 }
@@ -63,9 +63,9 @@ struct Rounds {
     bytes: Option<f64>,
 }
 
-pub(super) fn measure(args: &Args, threads: NonZeroUsize) -> Result<Figures, Box<dyn Error>> {
+pub(super) fn measure(args: &Args, threads: NonZeroUsize) -> Result<Measurements, Box<dyn Error>> {
     let repeats = usize::from(args.repeats);
-    let judge = if args.quick { Judge::Never } else { Judge::ByAim };
+    let aim_check = if args.quick { AimCheck::Disabled } else { AimCheck::Enabled };
     let shrink = |size: usize, quick: usize| if args.quick { quick } else { size };
     let products = vec![
         products(shrink(100, 20), shrink(1_000_000, 10_000), true, repeats, threads),
@@ -88,7 +88,7 @@ pub(super) fn measure(args: &Args, threads: NonZeroUsize) -> Result<Figures, Box
         repeats,
         threads,
     )?);
-    Ok(Figures { judge, products, rounds })
+    Ok(Measurements { aim_check, products, rounds })
 }
 
 fn products(
@@ -195,8 +195,8 @@ fn clustered(
         ),
         "bench",
     )?;
-    let facts = BuildContext { seed: 1, n_clients, n_rounds: 100 };
-    let mut friend = Registry::standard().build(&tree, facts)?.substitution;
+    let context = BuildContext { seed: 1, n_clients, n_rounds: 100 };
+    let mut friend = Registry::standard().build(&tree, context)?.substitution;
     let mut census = Census::new();
     (0..n_clients).for_each(|idx| census.enrol(ClientId::new(idx), 1, 0));
     let shares = Shares::in_proportion(0, &census, |_| 1.0);
@@ -256,7 +256,7 @@ fn clustered(
     })
 }
 
-impl Figures {
+impl Measurements {
     pub(super) fn print(&self) {
         for one in &self.products {
             println!(
@@ -268,12 +268,12 @@ impl Figures {
             println!(
                 "  of a matrix product's speed {}: {}",
                 one.of_gemm,
-                self.judge.verdict(one.of_gemm.median, AIMS.0)
+                self.aim_check.verdict(one.of_gemm.median, AIMS.0)
             );
             if let Some(over) = &one.over_pairs {
                 println!(
                     "  times as fast as pair by pair {over}: {}",
-                    self.judge.verdict(over.median, AIMS.1)
+                    self.aim_check.verdict(over.median, AIMS.1)
                 );
             }
         }

@@ -18,7 +18,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn look() -> Machine {
+    pub(super) fn detect() -> Machine {
         let unknown = || "unknown".to_owned();
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
@@ -44,18 +44,18 @@ impl fmt::Display for Machine {
 }
 
 /// A figure of this process's memory, such as `VmRSS` or `VmHWM`, where the system says so.
-pub(super) fn memory_bytes(figure: &str) -> Option<f64> {
-    memory_in("/proc/self/status", figure)
+pub(super) fn memory_bytes(field: &str) -> Option<f64> {
+    memory_in("/proc/self/status", field)
 }
 
 /// The same of another process.
-pub(super) fn memory_bytes_of(process: u32, figure: &str) -> Option<f64> {
-    memory_in(&format!("/proc/{process}/status"), figure)
+pub(super) fn memory_bytes_of(process: u32, field: &str) -> Option<f64> {
+    memory_in(&format!("/proc/{process}/status"), field)
 }
 
-fn memory_in(file: &str, figure: &str) -> Option<f64> {
+fn memory_in(file: &str, field: &str) -> Option<f64> {
     let status = std::fs::read_to_string(file).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     let kilobytes: f64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kilobytes * 1024.0)
 }

@@ -4,7 +4,7 @@ mod data;
 mod friends;
 mod machine;
 mod network;
-mod null;
+mod null_update;
 mod report;
 mod rounds;
 mod selection;
@@ -61,89 +61,89 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if let Some(What::NetworkPart(part)) = &args.what {
         return network::run_part(part);
     }
-    let machine = Machine::look();
+    let machine = Machine::detect();
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     println!("{machine}");
     println!("median (lowest to highest) of repeats, {threads} threads\n");
-    if let Some(What::Train(asked)) = &args.what {
-        let figures = train::measure(asked, threads)?;
+    if let Some(What::Train(options)) = &args.what {
+        let measurements = train::measure(options, threads)?;
         if args.json {
-            let figures: Vec<_> = figures.iter().map(train::Figures::json).collect();
-            println!("{}", json!({ "machine": machine.json(), "threads": threads, "train": figures }));
+            let all_json: Vec<_> = measurements.iter().map(train::Measurements::json).collect();
+            println!("{}", json!({ "machine": machine.json(), "threads": threads, "train": all_json }));
         }
         return Ok(());
     }
-    if let Some(What::Data(asked)) = &args.what {
-        let figures = data::measure(asked)?;
-        figures.print();
+    if let Some(What::Data(options)) = &args.what {
+        let measurements = data::measure(options)?;
+        measurements.print();
         if args.json {
-            println!("{}", json!({ "machine": machine.json(), "data": figures.json() }));
+            println!("{}", json!({ "machine": machine.json(), "data": measurements.json() }));
         }
         return Ok(());
     }
-    if let Some(What::Worlds(asked)) = &args.what {
-        let figures = worlds::measure(asked)?;
-        figures.iter().for_each(worlds::Figures::print);
+    if let Some(What::Worlds(options)) = &args.what {
+        let measurements = worlds::measure(options)?;
+        measurements.iter().for_each(worlds::WorldCost::print);
         if args.json {
-            let figures: Vec<_> = figures.iter().map(worlds::Figures::json).collect();
-            println!("{}", json!({ "machine": machine.json(), "worlds": figures }));
+            let all_json: Vec<_> = measurements.iter().map(worlds::WorldCost::json).collect();
+            println!("{}", json!({ "machine": machine.json(), "worlds": all_json }));
         }
         return Ok(());
     }
-    if let Some(What::Friends(asked)) = &args.what {
-        let figures = friends::measure(asked, threads)?;
-        figures.print();
+    if let Some(What::Friends(options)) = &args.what {
+        let measurements = friends::measure(options, threads)?;
+        measurements.print();
         if args.json {
             println!(
                 "{}",
-                json!({ "machine": machine.json(), "threads": threads, "friends": figures.json() })
+                json!({ "machine": machine.json(), "threads": threads, "friends": measurements.json() })
             );
         }
         return Ok(());
     }
-    if let Some(What::Selection(asked)) = &args.what {
-        let figures = selection::measure(asked)?;
-        figures.print();
+    if let Some(What::Selection(options)) = &args.what {
+        let measurements = selection::measure(options)?;
+        measurements.print();
         if args.json {
-            println!("{}", json!({ "machine": machine.json(), "selection": figures.json() }));
+            println!("{}", json!({ "machine": machine.json(), "selection": measurements.json() }));
         }
         return Ok(());
     }
-    if let Some(What::Settings(asked)) = &args.what {
-        let figures = settings::measure(asked)?;
-        figures.print();
+    if let Some(What::Settings(options)) = &args.what {
+        let measurements = settings::measure(options)?;
+        measurements.print();
         if args.json {
-            println!("{}", json!({ "machine": machine.json(), "settings": figures.json() }));
+            println!("{}", json!({ "machine": machine.json(), "settings": measurements.json() }));
         }
         return Ok(());
     }
-    if let Some(What::Report(asked)) = &args.what {
-        let figures = report::measure(asked)?;
-        figures.print();
+    if let Some(What::Report(options)) = &args.what {
+        let measurements = report::measure(options)?;
+        measurements.print();
         if args.json {
             println!(
                 "{}",
-                json!({ "machine": machine.json(), "threads": threads, "report": figures.json() })
+                json!({ "machine": machine.json(), "threads": threads, "report": measurements.json() })
             );
         }
         return Ok(());
     }
-    if let Some(What::Network(asked)) = &args.what {
-        let figures = network::measure(asked)?;
-        figures.print();
+    if let Some(What::Network(options)) = &args.what {
+        let measurements = network::measure(options)?;
+        measurements.print();
         if args.json {
-            println!("{}", json!({ "machine": machine.json(), "network": figures.json() }));
+            println!("{}", json!({ "machine": machine.json(), "network": measurements.json() }));
         }
         return Ok(());
     }
-    let judge = if args.quick { Judge::Never } else { Judge::ByAim };
+    let aim_check = if args.quick { AimCheck::Disabled } else { AimCheck::Enabled };
 
     let plan = if args.quick { rounds::QUICK } else { rounds::FULL };
     let rounds = rounds::measure(&plan, threads)?;
-    rounds.print(judge);
+    rounds.print(aim_check);
     let plan = if args.quick { sum::QUICK } else { sum::FULL };
     let sum = sum::measure(&plan, threads);
-    sum.print(judge);
+    sum.print(aim_check);
 
     if args.json {
         let all = json!({
@@ -160,19 +160,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 
 /// Whether figures are held against what is promised.
 #[derive(Clone, Copy, Debug)]
-enum Judge {
-    ByAim,
+enum AimCheck {
+    Enabled,
     /// Small sizes promise nothing.
-    Never,
+    Disabled,
 }
 
-impl Judge {
+impl AimCheck {
     /// What to say of a figure that should be at least `aim`.
-    fn verdict(self, figure: f64, aim: f64) -> String {
+    fn verdict(self, value: f64, aim: f64) -> String {
         match self {
-            Judge::Never => "not judged: small sizes".to_owned(),
-            Judge::ByAim if figure >= aim => format!("meets the aim of at least {aim}"),
-            Judge::ByAim => format!("below the aim of at least {aim}"),
+            AimCheck::Disabled => "not judged: small sizes".to_owned(),
+            AimCheck::Enabled if value >= aim => format!("meets the aim of at least {aim}"),
+            AimCheck::Enabled => format!("below the aim of at least {aim}"),
         }
     }
 }
@@ -188,8 +188,8 @@ struct Spread {
 impl Spread {
     /// # Panics
     /// When nothing was measured.
-    fn of(figures: impl IntoIterator<Item = f64>) -> Spread {
-        let mut sorted: Vec<_> = figures.into_iter().collect();
+    fn of(values: impl IntoIterator<Item = f64>) -> Spread {
+        let mut sorted: Vec<_> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
         let last = sorted.len().checked_sub(1).expect("every benchmark repeats at least once");
         let median = 0.5 * (sorted[last / 2] + sorted[last.div_ceil(2)]);
@@ -227,8 +227,8 @@ mod tests {
 
     #[test]
     fn the_median_lies_in_the_middle() {
-        let check = |figures: &[f64], median, low, high| {
-            assert_eq!(Spread::of(figures.iter().copied()), Spread { median, low, high });
+        let check = |values: &[f64], median, low, high| {
+            assert_eq!(Spread::of(values.iter().copied()), Spread { median, low, high });
         };
         check(&[3.0], 3.0, 3.0, 3.0);
         check(&[5.0, 1.0, 2.0], 2.0, 1.0, 5.0);
@@ -236,10 +236,10 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_held_against_its_aim() {
-        assert_eq!(Judge::ByAim.verdict(20.0, 20.0), "meets the aim of at least 20");
-        assert_eq!(Judge::ByAim.verdict(0.59, 0.6), "below the aim of at least 0.6");
-        assert_eq!(Judge::Never.verdict(0.1, 20.0), "not judged: small sizes");
+    fn a_measurement_is_compared_with_its_aim() {
+        assert_eq!(AimCheck::Enabled.verdict(20.0, 20.0), "meets the aim of at least 20");
+        assert_eq!(AimCheck::Enabled.verdict(0.59, 0.6), "below the aim of at least 0.6");
+        assert_eq!(AimCheck::Disabled.verdict(0.1, 20.0), "not judged: small sizes");
     }
 
     #[test]

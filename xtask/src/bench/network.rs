@@ -22,10 +22,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::machine::memory_bytes_of;
-use super::{Judge, Spread, grouped};
+use super::{AimCheck, Spread, grouped};
 use against::Compared;
 use child::Child;
-use clients::{Connected, Told};
+use clients::{Connected, ClientReport};
 use flower::Flower;
 use server::{Open, Played};
 
@@ -33,7 +33,7 @@ use server::{Open, Played};
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Only these parts; all if none is named
-    parts: Vec<Trial>,
+    parts: Vec<TrialKind>,
     /// Small sizes: shows that the benchmark still runs, says nothing of speed
     #[arg(long)]
     quick: bool,
@@ -57,7 +57,7 @@ pub(super) struct Args {
 
 /// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Trial {
+enum TrialKind {
     /// Thousands of clients, half of those asked silent
     Load,
     /// From joining to the first job
@@ -85,7 +85,7 @@ pub(super) fn run_part(args: &PartArgs) -> Result<(), Box<dyn Error>> {
     match serde_json::from_str(&args.part)? {
         Part::Server(plan) => server::run(&plan),
         Part::Clients(plan) => clients::run(&plan),
-        Part::Guest(open, n_params) => clients::come_and_go(&open, n_params),
+        Part::Guest(open, n_params) => clients::rejoin_repeatedly(&open, n_params),
     }
 }
 
@@ -101,8 +101,8 @@ struct Plan {
     timed_rounds: u32,
     checkpoint_every: u32,
     joins: usize,
-    few: &'static [usize],
-    few_rounds: u32,
+    small_fleets: &'static [usize],
+    small_fleet_rounds: u32,
 }
 
 const FULL: Plan = Plan {
@@ -115,8 +115,8 @@ const FULL: Plan = Plan {
     timed_rounds: 14,
     checkpoint_every: 5,
     joins: 20,
-    few: &[2, 10, 50],
-    few_rounds: 50,
+    small_fleets: &[2, 10, 50],
+    small_fleet_rounds: 50,
 };
 
 const QUICK: Plan = Plan {
@@ -129,52 +129,52 @@ const QUICK: Plan = Plan {
     timed_rounds: 3,
     checkpoint_every: 2,
     joins: 3,
-    few: &[2, 4],
-    few_rounds: 5,
+    small_fleets: &[2, 4],
+    small_fleet_rounds: 5,
 };
 
 /// Aims: bytes of the server, milliseconds from a deadline to the next job and from joining to the first, times as fast as Flower.
-const MOST_BYTES: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;
-const MOST_TURN_MS: f64 = 200.0;
-const MOST_JOIN_MS: f64 = 50.0;
+const MAX_SERVER_BYTES: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;
+const MAX_TURN_MS: f64 = 200.0;
+const MAX_JOIN_MS: f64 = 50.0;
 const LEAST_RATIO: f64 = 20.0;
 
 /// What was found.
 #[derive(Debug)]
-pub(super) struct Figures {
+pub(super) struct Measurements {
     plan: Plan,
-    judge: Judge,
-    found: Found,
+    aim_check: AimCheck,
+    ours: BuildMeasurements,
     flower: Vec<Flower>,
     against: Vec<Compared>,
 }
 
 /// What one build was found to do; nothing of parts that were not asked for.
 #[derive(Debug)]
-struct Found {
+struct BuildMeasurements {
     load: Option<Load>,
     joins: Option<Joins>,
-    rounds: Vec<Few>,
+    rounds: Vec<SmallRounds>,
 }
 
-pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
+pub(super) fn measure(args: &Args) -> Result<Measurements, Box<dyn Error>> {
     let plan = if args.quick { QUICK } else { FULL };
-    let judge = if args.quick { Judge::Never } else { Judge::ByAim };
+    let aim_check = if args.quick { AimCheck::Disabled } else { AimCheck::Enabled };
     let this = std::env::current_exe()?;
     let mut ours = Vec::new();
     let mut against = Vec::new();
     match &args.against {
-        None => ours.push(find(args, &plan, &this)?),
+        None => ours.push(measure_build(args, &plan, &this)?),
         Some(other) => {
             let mut theirs = Vec::new();
             for turn in 0..args.turns.get() {
                 // Whoever comes second finds the machine warmer, so that is each in its turn.
                 if turn % 2 == 0 {
-                    ours.push(find(args, &plan, &this)?);
-                    theirs.push(find(args, &plan, other)?);
+                    ours.push(measure_build(args, &plan, &this)?);
+                    theirs.push(measure_build(args, &plan, other)?);
                 } else {
-                    theirs.push(find(args, &plan, other)?);
-                    ours.push(find(args, &plan, &this)?);
+                    theirs.push(measure_build(args, &plan, other)?);
+                    ours.push(measure_build(args, &plan, &this)?);
                 }
             }
             against = against::compare(&ours, &theirs);
@@ -185,35 +185,35 @@ pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
         None => Vec::new(),
     };
     let found = ours.swap_remove(0);
-    Ok(Figures { plan, judge, found, flower, against })
+    Ok(Measurements { plan, aim_check, ours: found, flower, against })
 }
 
 /// Tries one build of this program.
-fn find(args: &Args, plan: &Plan, program: &Path) -> Result<Found, Box<dyn Error>> {
+fn measure_build(args: &Args, plan: &Plan, program: &Path) -> Result<BuildMeasurements, Box<dyn Error>> {
     let wanted = |trial| args.parts.is_empty() || args.parts.contains(&trial);
     // Beside this program, for the system's folder for temporary files may lie in memory.
     let this = std::env::current_exe()?;
     let place = tempfile::tempdir_in(this.parent().unwrap_or(Path::new(".")))?;
-    let side = Side { program, place: place.path() };
-    let joins = if wanted(Trial::Join) { Some(joins(plan, side)?) } else { None };
+    let build = Build { program, place: place.path() };
+    let joins = if wanted(TrialKind::Join) { Some(joins(plan, build)?) } else { None };
     let mut rounds = Vec::new();
-    if wanted(Trial::Rounds) {
-        for &n_clients in plan.few {
-            rounds.push(few(plan, n_clients, side)?);
+    if wanted(TrialKind::Rounds) {
+        for &n_clients in plan.small_fleets {
+            rounds.push(small_rounds(plan, n_clients, build)?);
         }
     }
-    let load = if wanted(Trial::Load) { Some(load(plan, side)?) } else { None };
-    Ok(Found { load, joins, rounds })
+    let load = if wanted(TrialKind::Load) { Some(load(plan, build)?) } else { None };
+    Ok(BuildMeasurements { load, joins, rounds })
 }
 
 /// The program whose processes are tried, and where they write.
 #[derive(Clone, Copy, Debug)]
-struct Side<'a> {
+struct Build<'a> {
     program: &'a Path,
     place: &'a Path,
 }
 
-impl Side<'_> {
+impl Build<'_> {
     fn start(&self, name: &'static str, part: &Part) -> Result<Child, Box<dyn Error>> {
         Child::start(self.program, name, part)
     }
@@ -234,9 +234,9 @@ struct Load {
     connected_s: f64,
     rounds_per_s: f64,
     /// Until the last of a round's answers was in the journal.
-    answered_s: Spread,
-    n_asked: f64,
-    n_answered: f64,
+    journaled_s: Spread,
+    n_selected: f64,
+    n_responded: f64,
     server_bytes: f64,
     /// From a deadline until a client read the next round's first job, and until all that were asked had theirs.
     first_ms: Spread,
@@ -247,28 +247,28 @@ struct Load {
     lost: BTreeMap<String, usize>,
 }
 
-fn load(plan: &Plan, side: Side<'_>) -> Result<Load, Box<dyn Error>> {
-    let (mut server, open) = serve(plan, plan.n_clients, plan.cohort, plan.cohort, side, "load")?;
+fn load(plan: &Plan, build: Build<'_>) -> Result<Load, Box<dyn Error>> {
+    let (mut server, open) = serve(plan, plan.n_clients, plan.cohort, plan.cohort, build, "load")?;
     let each = plan.n_clients / plan.n_processes;
     let start = |at: usize| {
         let (open, first, n_clients) = (open.clone(), (at * each) as u32, each as u32);
         // Beyond the deadline, so that a round ends without a word of them.
         let half_silent_s = Some(1.5 * plan.deadline_s);
         let clients = clients::Plan { open, first, n_clients, n_params: plan.n_params, half_silent_s };
-        side.start("clients", &Part::Clients(clients))
+        build.start("clients", &Part::Clients(clients))
     };
     let mut all = (0..plan.n_processes).map(start).collect::<Result<Vec<_>, _>>()?;
-    let connected = all.iter().map(Child::hear).collect::<Result<Vec<Connected>, _>>()?;
+    let connected = all.iter().map(Child::receive).collect::<Result<Vec<Connected>, _>>()?;
     let began_s = connected.iter().map(|one| one.began_s).fold(f64::INFINITY, f64::min);
     let all_s = connected.iter().map(|one| one.all_s).fold(0.0, f64::max);
-    server.ask::<Vec<Played>>(&format!("play {}", plan.warm_up_rounds))?;
-    let played: Vec<Played> = server.ask(&format!("play {}", plan.timed_rounds))?;
-    let told = all.iter_mut().map(|one| one.ask("tell")).collect::<Result<Vec<Told>, _>>()?;
+    server.request::<Vec<Played>>(&format!("play {}", plan.warm_up_rounds))?;
+    let played: Vec<Played> = server.request(&format!("play {}", plan.timed_rounds))?;
+    let reports = all.iter_mut().map(|one| one.request("tell")).collect::<Result<Vec<ClientReport>, _>>()?;
     let (mut first_ms, mut last_ms, mut parts_ms) = (Vec::new(), Vec::new(), Vec::new());
     for (before, next) in played.iter().zip(&played[1..]) {
-        let asked = told.iter().filter_map(|told| told.asked.get(&next.number));
-        let first_s = asked.clone().map(|seen| seen.first_s).fold(f64::INFINITY, f64::min);
-        let last_s = asked.map(|seen| seen.last_s).fold(0.0, f64::max);
+        let seen_jobs = reports.iter().filter_map(|report| report.asked.get(&next.number));
+        let first_s = seen_jobs.clone().map(|seen| seen.first_s).fold(f64::INFINITY, f64::min);
+        let last_s = seen_jobs.map(|seen| seen.last_s).fold(0.0, f64::max);
         let deadline_s = before.opened_s + plan.deadline_s;
         first_ms.push(1e3 * (first_s - deadline_s));
         last_ms.push(1e3 * (last_s - deadline_s));
@@ -277,16 +277,16 @@ fn load(plan: &Plan, side: Side<'_>) -> Result<Load, Box<dyn Error>> {
         parts_ms.push(times_s.windows(2).map(|pair| 1e3 * (pair[1] - pair[0])).collect::<Vec<_>>());
     }
     let mut lost = BTreeMap::new();
-    for (why, count) in told.iter().flat_map(|told| &told.lost) {
+    for (why, count) in reports.iter().flat_map(|report| &report.lost) {
         *lost.entry(why.clone()).or_default() += count;
     }
     let mean = |of: fn(&Played) -> f64| played.iter().map(of).sum::<f64>() / played.len() as f64;
     Ok(Load {
         connected_s: all_s - began_s,
         rounds_per_s: 1.0 / mean(|one| one.took_s),
-        answered_s: Spread::of(played.iter().filter_map(|one| one.answered_after_s)),
-        n_asked: mean(|one| one.n_asked as f64),
-        n_answered: mean(|one| one.n_answered as f64),
+        journaled_s: Spread::of(played.iter().filter_map(|one| one.answered_after_s)),
+        n_selected: mean(|one| one.n_asked as f64),
+        n_responded: mean(|one| one.n_answered as f64),
         server_bytes: memory_bytes_of(server.id(), "VmHWM")
             .ok_or("the system does not say a process's memory")?,
         first_ms: Spread::of(first_ms),
@@ -308,18 +308,18 @@ struct Joins {
 /// How long to wait until a server waits for clients, too.
 const SETTLE: Duration = Duration::from_millis(100);
 
-fn joins(plan: &Plan, side: Side<'_>) -> Result<Joins, Box<dyn Error>> {
-    let (mut server, open) = serve(plan, plan.joins, 1, 1, side, "joins")?;
-    let mut guest = side.start("client", &Part::Guest(open, plan.n_params))?;
+fn joins(plan: &Plan, build: Build<'_>) -> Result<Joins, Box<dyn Error>> {
+    let (mut server, open) = serve(plan, plan.joins, 1, 1, build, "joins")?;
+    let mut guest = build.start("client", &Part::Guest(open, plan.n_params))?;
     let (mut first_ms, mut again_ms) = (Vec::new(), Vec::new());
     for at in 0..plan.joins {
-        let folder = side.place.join(format!("guest-{at}"));
+        let folder = build.place.join(format!("guest-{at}"));
         for to in [&mut first_ms, &mut again_ms] {
-            server.tell("play 1")?;
+            server.send_line("play 1")?;
             std::thread::sleep(SETTLE);
-            to.push(guest.ask(&folder.display().to_string())?);
-            server.hear::<Vec<Played>>()?;
-            guest.hear::<String>()?;
+            to.push(guest.request(&folder.display().to_string())?);
+            server.receive::<Vec<Played>>()?;
+            guest.receive::<String>()?;
         }
     }
     Ok(Joins { first_ms: Spread::of(first_ms), again_ms: Spread::of(again_ms) })
@@ -327,27 +327,27 @@ fn joins(plan: &Plan, side: Side<'_>) -> Result<Joins, Box<dyn Error>> {
 
 /// Rounds of a few clients that all answer, each a process.
 #[derive(Debug)]
-struct Few {
+struct SmallRounds {
     n_clients: usize,
     round_ms: Spread,
 }
 
-fn few(plan: &Plan, n_clients: usize, side: Side<'_>) -> Result<Few, Box<dyn Error>> {
+fn small_rounds(plan: &Plan, n_clients: usize, build: Build<'_>) -> Result<SmallRounds, Box<dyn Error>> {
     let folder = format!("few-{n_clients}");
-    let (mut server, open) = serve(plan, n_clients, n_clients, n_clients, side, &folder)?;
+    let (mut server, open) = serve(plan, n_clients, n_clients, n_clients, build, &folder)?;
     let start = |first: usize| {
         let (open, first, n_params) = (open.clone(), first as u32, plan.n_params);
         let clients = clients::Plan { open, first, n_clients: 1, n_params, half_silent_s: None };
-        side.start("client", &Part::Clients(clients))
+        build.start("client", &Part::Clients(clients))
     };
     let all = (0..n_clients).map(start).collect::<Result<Vec<_>, _>>()?;
-    all.iter().map(Child::hear).collect::<Result<Vec<Connected>, _>>()?;
-    server.ask::<Vec<Played>>(&format!("play {}", plan.warm_up_rounds))?;
-    let played: Vec<Played> = server.ask(&format!("play {}", plan.few_rounds))?;
+    all.iter().map(Child::receive).collect::<Result<Vec<Connected>, _>>()?;
+    server.request::<Vec<Played>>(&format!("play {}", plan.warm_up_rounds))?;
+    let played: Vec<Played> = server.request(&format!("play {}", plan.small_fleet_rounds))?;
     if let Some(one) = played.iter().find(|one| one.n_answered != n_clients) {
         return Err(format!("{} of {n_clients} answered in round {}", one.n_answered, one.number).into());
     }
-    Ok(Few { n_clients, round_ms: Spread::of(played.iter().map(|one| 1e3 * one.took_s)) })
+    Ok(SmallRounds { n_clients, round_ms: Spread::of(played.iter().map(|one| 1e3 * one.took_s)) })
 }
 
 /// Starts a server that listens.
@@ -356,20 +356,20 @@ fn serve(
     n_clients: usize,
     cohort: usize,
     least_up: usize,
-    side: Side<'_>,
+    build: Build<'_>,
     folder: &str,
 ) -> Result<(Child, Open), Box<dyn Error>> {
     let &Plan { n_params, deadline_s, checkpoint_every, .. } = plan;
-    let folder = side.place.join(folder);
+    let folder = build.place.join(folder);
     let part = server::Plan { folder, n_clients, cohort, least_up, n_params, deadline_s, checkpoint_every };
-    let server = side.start("server", &Part::Server(part))?;
-    let open = server.hear()?;
+    let server = build.start("server", &Part::Server(part))?;
+    let open = server.receive()?;
     Ok((server, open))
 }
 
-impl Figures {
+impl Measurements {
     pub(super) fn print(&self) {
-        let Figures { plan, judge, found, .. } = self;
+        let Measurements { plan, aim_check, ours: found, .. } = self;
         println!("a model of {} parameters, over loopback, the journal on disk", grouped(plan.n_params));
         if let Some(load) = &found.load {
             println!(
@@ -384,9 +384,9 @@ impl Figures {
             load.lost.iter().for_each(|(why, count)| println!("    {count} times {why}"));
             println!(
                 "  {:.3} rounds/s; asked {:.0}, answered {:.0}, the last after {} s",
-                load.rounds_per_s, load.n_asked, load.n_answered, load.answered_s
+                load.rounds_per_s, load.n_selected, load.n_responded, load.journaled_s
             );
-            let (bytes, most) = (load.server_bytes, MOST_BYTES);
+            let (bytes, most) = (load.server_bytes, MAX_SERVER_BYTES);
             println!(
                 "  the server held {:.0} MiB at most: {}",
                 bytes / 1048576.0,
@@ -395,7 +395,7 @@ impl Figures {
             println!(
                 "  deadline to the next round's first job, ms: {}: at its highest {}",
                 load.first_ms,
-                self.at_most(load.first_ms.high, MOST_TURN_MS)
+                self.at_most(load.first_ms.high, MAX_TURN_MS)
             );
             for (name, part_ms) in PARTS.iter().zip(load.parts_ms) {
                 println!("    {name:<22}{part_ms}");
@@ -405,11 +405,11 @@ impl Figures {
         if let Some(joins) = &found.joins {
             println!("one client at a server that waits for one, {} times", plan.joins);
             for (what, ms) in [("enrolled before", joins.again_ms), ("enrols first", joins.first_ms)] {
-                println!("  join to first job, {what}, ms: {ms}: {}", self.at_most(ms.median, MOST_JOIN_MS));
+                println!("  join to first job, {what}, ms: {ms}: {}", self.at_most(ms.median, MAX_JOIN_MS));
             }
         }
         if !found.rounds.is_empty() {
-            println!("rounds with an empty local step, each client a process, {} rounds", plan.few_rounds);
+            println!("rounds with an empty local step, each client a process, {} rounds", plan.small_fleet_rounds);
         }
         for few in &found.rounds {
             println!("  {} clients, ms a round: {}", few.n_clients, few.round_ms);
@@ -418,45 +418,45 @@ impl Figures {
             let round_ms = flower.round_s.map_or_else(|| "none".to_owned(), |round_s| round_s.to_string());
             println!("  {} clients, {}, s a round: {round_ms}", flower.n_clients, flower.peer);
             if let Some(ratio) = self.ratio(flower) {
-                println!("    {ratio:.0} times ours: {}", judge.verdict(ratio, LEAST_RATIO));
+                println!("    {ratio:.0} times ours: {}", aim_check.verdict(ratio, LEAST_RATIO));
             }
         }
         if !self.against.is_empty() {
             println!("against the other build, over the turns");
         }
-        self.against.iter().for_each(|compared| compared.print(*judge));
+        self.against.iter().for_each(|compared| compared.print(*aim_check));
     }
 
     /// What to say of a figure that should be at most so much.
-    fn at_most(&self, figure: f64, most: f64) -> String {
-        match self.judge {
-            Judge::ByAim if figure <= most => format!("meets the aim of at most {most}"),
-            Judge::ByAim => format!("above the aim of at most {most}"),
-            Judge::Never => self.judge.verdict(figure, most),
+    fn at_most(&self, value: f64, most: f64) -> String {
+        match self.aim_check {
+            AimCheck::Enabled if value <= most => format!("meets the aim of at most {most}"),
+            AimCheck::Enabled => format!("above the aim of at most {most}"),
+            AimCheck::Disabled => self.aim_check.verdict(value, most),
         }
     }
 
     /// How many times as long as ours Flower's rounds take.
     fn ratio(&self, flower: &Flower) -> Option<f64> {
-        let ours = self.found.rounds.iter().find(|few| few.n_clients == flower.n_clients)?;
+        let ours = self.ours.rounds.iter().find(|few| few.n_clients == flower.n_clients)?;
         Some(1e3 * flower.round_s?.median / ours.round_ms.median)
     }
 
     pub(super) fn json(&self) -> Value {
-        let load = self.found.load.as_ref().map(|load| {
+        let load = self.ours.load.as_ref().map(|load| {
             json!({
                 "clients": self.plan.n_clients, "deadline_s": self.plan.deadline_s,
                 "connected_s": load.connected_s, "rounds_per_s": load.rounds_per_s,
-                "answered_s": load.answered_s.json(), "asked": load.n_asked, "answered": load.n_answered,
+                "answered_s": load.journaled_s.json(), "asked": load.n_selected, "answered": load.n_responded,
                 "server_bytes": load.server_bytes, "lost": load.lost,
                 "parts_ms": PARTS.iter().zip(load.parts_ms).map(|(name, part)| json!([name, part.json()])).collect::<Vec<_>>(),
                 "deadline_to_first_job_ms": load.first_ms.json(), "deadline_to_last_job_ms": load.last_ms.json(),
             })
         });
-        let joins = self.found.joins.as_ref().map(
+        let joins = self.ours.joins.as_ref().map(
             |joins| json!({ "enrols_first_ms": joins.first_ms.json(), "enrolled_before_ms": joins.again_ms.json() }),
         );
-        let few = |few: &Few| json!({ "clients": few.n_clients, "round_ms": few.round_ms.json() });
+        let few = |few: &SmallRounds| json!({ "clients": few.n_clients, "round_ms": few.round_ms.json() });
         let flower = |flower: &Flower| {
             json!({
                 "peer": flower.peer, "clients": flower.n_clients,
@@ -465,7 +465,7 @@ impl Figures {
         };
         json!({
             "params": self.plan.n_params, "load": load, "joins": joins,
-            "rounds": self.found.rounds.iter().map(few).collect::<Vec<_>>(),
+            "rounds": self.ours.rounds.iter().map(few).collect::<Vec<_>>(),
             "flower": self.flower.iter().map(flower).collect::<Vec<_>>(),
             "against": self.against.iter().map(Compared::json).collect::<Vec<_>>(),
         })

@@ -8,7 +8,7 @@ use std::time::Instant;
 use ebb_record::RunFolder;
 use serde_json::{Value, json};
 
-use super::{Judge, Spread};
+use super::{AimCheck, Spread};
 use crate::results::program;
 
 /// What to measure.
@@ -24,8 +24,8 @@ pub(super) struct Args {
 
 /// What was found.
 #[derive(Debug)]
-pub(super) struct Figures {
-    judge: Judge,
+pub(super) struct Measurements {
+    aim_check: AimCheck,
     n_methods: usize,
     n_rounds: usize,
     n_clients: usize,
@@ -38,7 +38,7 @@ pub(super) struct Figures {
 /// A report may take so many seconds and megabytes.
 const AIMS: (f64, f64) = (10.0, 5.0);
 
-pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
+pub(super) fn measure(args: &Args) -> Result<Measurements, Box<dyn Error>> {
     let (n_methods, n_rounds, n_clients) = if args.quick { (3, 20, 30) } else { (20, 1000, 1000) };
     let place = tempfile::tempdir()?;
     let (file, out) = (place.path().join("grid.toml"), place.path().join("out"));
@@ -55,8 +55,8 @@ pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
         over_reading.push(began.elapsed().as_secs_f64() / reading);
     }
     let megabytes = std::fs::metadata(out.join("report/report.html"))?.len() as f64 / 1e6;
-    Ok(Figures {
-        judge: if args.quick { Judge::Never } else { Judge::ByAim },
+    Ok(Measurements {
+        aim_check: if args.quick { AimCheck::Disabled } else { AimCheck::Enabled },
         n_methods,
         n_rounds,
         n_clients,
@@ -102,16 +102,16 @@ fn read_all(cells: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-impl Figures {
+impl Measurements {
     pub(super) fn print(&self) {
-        let Figures { n_methods, n_rounds, n_clients, took_s, over_reading, megabytes, judge } = self;
+        let Measurements { n_methods, n_rounds, n_clients, took_s, over_reading, megabytes, aim_check } = self;
         println!(
             "a report on {n_methods} runs of {n_rounds} rounds and {n_clients} clients, program start included"
         );
-        let seconds = judge.verdict(AIMS.0 / took_s.median, 1.0);
+        let seconds = aim_check.verdict(AIMS.0 / took_s.median, 1.0);
         println!("  {took_s} s; {AIMS} s over it: {seconds}", AIMS = AIMS.0);
         println!("  {over_reading} times as long as reading every row once");
-        println!("  {megabytes:.2} MB; {} MB over it: {}", AIMS.1, judge.verdict(AIMS.1 / megabytes, 1.0));
+        println!("  {megabytes:.2} MB; {} MB over it: {}", AIMS.1, aim_check.verdict(AIMS.1 / megabytes, 1.0));
     }
 
     pub(super) fn json(&self) -> Value {

@@ -19,7 +19,7 @@ use ebb_train::backend::Threads;
 use ebb_train::{NoEvaluation, StubTask, Task};
 use serde_json::{Value, json};
 
-use super::{Judge, Spread, grouped};
+use super::{AimCheck, Spread, grouped};
 
 /// Rounds a second in the largest fleet, on two cores.
 const AIM: f64 = 20.0;
@@ -52,12 +52,12 @@ pub(super) const QUICK: Plan =
 
 /// What was found, one list of repeats a size.
 #[derive(Debug)]
-pub(super) struct Figures {
+pub(super) struct Measurements {
     plan: Plan,
     repeats: Vec<Vec<Timed>>,
 }
 
-pub(super) fn measure(plan: &Plan, threads: NonZeroUsize) -> Result<Figures, Box<dyn Error>> {
+pub(super) fn measure(plan: &Plan, threads: NonZeroUsize) -> Result<Measurements, Box<dyn Error>> {
     // Beside the program, for the system's folder for temporary files may lie in memory.
     let program = std::env::current_exe()?;
     let place = tempfile::tempdir_in(program.parent().unwrap_or(Path::new(".")))?;
@@ -70,18 +70,18 @@ pub(super) fn measure(plan: &Plan, threads: NonZeroUsize) -> Result<Figures, Box
             std::fs::remove_dir_all(&folder)?;
         }
     }
-    Ok(Figures { plan: *plan, repeats })
+    Ok(Measurements { plan: *plan, repeats })
 }
 
-impl Figures {
-    pub(super) fn print(&self, judge: Judge) {
+impl Measurements {
+    pub(super) fn print(&self, aim_check: AimCheck) {
         let largest = grouped(self.largest());
-        let rate = self.rounds_per_s();
+        let rounds_per_s = self.rounds_per_s();
         println!(
             "rounds: {largest} enrolled, cohort {}, half up, null trainer, record on",
             grouped(self.plan.cohort)
         );
-        println!("  rounds/s           {rate}: {}", judge.verdict(rate.median, AIM));
+        println!("  rounds/s           {rounds_per_s}: {}", aim_check.verdict(rounds_per_s.median, AIM));
         println!("  where a round's time goes with {largest} enrolled, ms");
         for (name, part_ms) in self.parts_ms() {
             println!("    {name:<17}{part_ms}");
@@ -89,9 +89,9 @@ impl Figures {
         println!("  growth");
         println!("    {:>10} {:>7}  {:<32} ratio to the first", "enrolled", "asked", "ms a round");
         for (at, n_enrolled) in self.plan.n_enrolled.iter().enumerate() {
-            let (asked, round_ms) = (self.n_asked(at), self.round_ms(at).to_string());
+            let (selected, round_ms) = (self.n_selected(at), self.round_ms(at).to_string());
             let ratio = self.ratio_to_first(at);
-            println!("    {:>10} {asked:>7.0}  {round_ms:<32} {ratio:.2}", grouped(*n_enrolled));
+            println!("    {:>10} {selected:>7.0}  {round_ms:<32} {ratio:.2}", grouped(*n_enrolled));
         }
         println!();
     }
@@ -102,7 +102,7 @@ impl Figures {
         let growth = |at: usize| {
             json!({
                 "enrolled": self.plan.n_enrolled[at],
-                "asked": self.n_asked(at),
+                "asked": self.n_selected(at),
                 "round_ms": self.round_ms(at).json(),
                 "ratio_to_first": self.ratio_to_first(at),
             })
@@ -134,8 +134,8 @@ impl Figures {
         self.round_ms(size_idx).median / self.round_ms(0).median
     }
 
-    fn n_asked(&self, size_idx: usize) -> f64 {
-        Spread::of(self.repeats[size_idx].iter().map(|timed| timed.n_asked)).median
+    fn n_selected(&self, size_idx: usize) -> f64 {
+        Spread::of(self.repeats[size_idx].iter().map(|timed| timed.n_selected)).median
     }
 
     fn parts_ms(&self) -> Vec<(&'static str, Spread)> {
@@ -153,7 +153,7 @@ const PARTS: [&str; 7] = ["roll call", "select", "train", "fold answers", "recor
 struct Timed {
     round_ms: f64,
     parts_ms: [f64; PARTS.len()],
-    n_asked: f64,
+    n_selected: f64,
 }
 
 /// A run with its record, driven as the command line does it.
@@ -171,15 +171,15 @@ fn timed_run(
          [aggregate]\nkind = \"mean\"\n"
     );
     let n_rounds = plan.warm_up_rounds + plan.timed_rounds;
-    let facts = BuildContext { seed: SEED, n_clients: n_enrolled, n_rounds };
+    let context = BuildContext { seed: SEED, n_clients: n_enrolled, n_rounds };
     let tree = Tree::parse(&text, "bench")?;
     let task = Arc::new(StubTask::sized(n_enrolled, N_PARAMS));
-    let world = World::build(&tree.table("world", facts), task.as_ref())?;
-    let mut roles = Registry::standard().build(&tree, facts)?;
+    let world = World::build(&tree.table("world", context), task.as_ref())?;
+    let mut roles = Registry::standard().build(&tree, context)?;
     roles.server.start_from(task.initial());
     roles.selector = Box::new(TimedSelector { inner: roles.selector, clock: Arc::clone(&clock) });
     let local = Arc::clone(&roles.local);
-    let run_facts = RunContext {
+    let run_context = RunContext {
         seed: SEED,
         deadline_s: world.deadline_s(),
         threads: threads.get(),
@@ -187,7 +187,7 @@ fn timed_run(
     };
     let inner = SimFleet::new(world, task, local, Box::new(Threads::new(threads)), SEED);
     let mut fleet = TimedFleet { inner, clock: Arc::clone(&clock) };
-    let mut engine = Engine::new(roles, run_facts);
+    let mut engine = Engine::new(roles, run_context);
     let header = Header {
         program: "bench".to_owned(),
         seed: SEED,
@@ -198,16 +198,16 @@ fn timed_run(
     let mut writer = RunWriter::create(folder, &header, &tree.resolved(), None)?;
 
     let mut began = Instant::now();
-    let mut n_asked = 0;
+    let mut n_selected = 0;
     while engine.next() < n_rounds {
         if engine.next() == plan.warm_up_rounds {
             clock.reset();
-            n_asked = 0;
+            n_selected = 0;
             began = Instant::now();
         }
         let round_began = Instant::now();
         let outcome = engine.round(&mut fleet, &mut NoEvaluation)?;
-        n_asked += outcome.cohort.selected.len();
+        n_selected += outcome.cohort.selected.len();
         clock.time(Part::Record, || {
             let row = Row::new(engine.census(), &outcome, None);
             writer.append(&row)?;
@@ -219,7 +219,7 @@ fn timed_run(
     }
     let n_timed = f64::from(plan.timed_rounds);
     let round_ms = 1000.0 * began.elapsed().as_secs_f64() / n_timed;
-    Ok(Timed { round_ms, parts_ms: clock.parts_ms(round_ms, n_timed), n_asked: n_asked as f64 / n_timed })
+    Ok(Timed { round_ms, parts_ms: clock.parts_ms(round_ms, n_timed), n_selected: n_selected as f64 / n_timed })
 }
 
 fn saved(engine: &Engine, fleet: &TimedFleet) -> Vec<u8> {
@@ -329,13 +329,13 @@ impl Fleet for TimedFleet {
 
     fn train(
         &mut self,
-        orders: &[Assignment],
+        assignments: &[Assignment],
         wait: Wait,
         sink: &mut dyn UpdateSink,
     ) -> Result<Cost, FleetError> {
         let clock = &self.clock;
         let mut sink = TimedSink { inner: sink, clock };
-        clock.time(Part::TrainAndFold, || self.inner.train(orders, wait, &mut sink))
+        clock.time(Part::TrainAndFold, || self.inner.train(assignments, wait, &mut sink))
     }
 
     fn oracle_silent(&self, job: &Arc<Job>, wait: Wait) -> Option<Vec<ClientId>> {
@@ -384,12 +384,12 @@ mod tests {
     }
 
     #[test]
-    fn a_run_asks_the_whole_cohort_and_leaves_a_record() {
+    fn a_run_selects_the_whole_cohort_and_leaves_a_record() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("run");
         let plan = Plan { n_enrolled: &[500], cohort: 50, warm_up_rounds: 1, timed_rounds: 12, repeats: 1 };
         let timed = timed_run(&plan, 500, NonZeroUsize::new(2).unwrap(), &folder).unwrap();
-        assert_eq!(timed.n_asked, 50.0);
+        assert_eq!(timed.n_selected, 50.0);
         let rows = ebb_record::RunFolder::open(&folder).unwrap().rows().unwrap();
         assert_eq!(rows.len(), 13);
         assert!(rows.iter().all(|row| row.n_whole() == 50));

@@ -15,8 +15,8 @@ use ebb_settings::{BuildContext, Tree};
 use serde_json::{Value, json};
 
 use super::machine::memory_bytes;
-use super::null::update;
-use super::{Judge, Spread, grouped};
+use super::null_update::update;
+use super::{AimCheck, Spread, grouped};
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -40,8 +40,8 @@ const COHORTS: [usize; 2] = [20, 1_000];
 
 /// What was found.
 #[derive(Debug)]
-pub(super) struct Figures {
-    judge: Judge,
+pub(super) struct Measurements {
+    aim_check: AimCheck,
     rows: Vec<Row>,
 }
 
@@ -57,8 +57,8 @@ struct Row {
     bytes_per_client: Option<f64>,
 }
 
-pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
-    let judge = if args.quick { Judge::Never } else { Judge::ByAim };
+pub(super) fn measure(args: &Args) -> Result<Measurements, Box<dyn Error>> {
+    let aim_check = if args.quick { AimCheck::Disabled } else { AimCheck::Enabled };
     let sizes = if args.quick { &SIZES[..2] } else { &SIZES[..] };
     let mut rows = Vec::new();
     for cohort in COHORTS {
@@ -69,7 +69,7 @@ pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
     // As it is late in a run without a quota: half of the cohort is asked for certain.
     let largest = *sizes.last().expect("some sizes");
     rows.push(row(largest, COHORTS[1], COHORTS[1] / 2, args)?);
-    Ok(Figures { judge, rows })
+    Ok(Measurements { aim_check, rows })
 }
 
 fn row(n_clients: usize, cohort: usize, n_heavy: usize, args: &Args) -> Result<Row, Box<dyn Error>> {
@@ -81,7 +81,7 @@ fn row(n_clients: usize, cohort: usize, n_heavy: usize, args: &Args) -> Result<R
     let quota = if n_heavy > 0 { 0.0 } else { 0.5 };
     let mut selector = built(n_clients, cohort, quota)?;
     if n_heavy > 0 {
-        selector.load(&mut Loader::new(&learned(n_clients, n_heavy)))?;
+        selector.load(&mut Loader::new(&saved_weights(n_clients, n_heavy)))?;
     }
     let model = Arc::new(Parcel::of(vec![0.0]));
     let round = |number: RoundNo| Round {
@@ -99,20 +99,20 @@ fn row(n_clients: usize, cohort: usize, n_heavy: usize, args: &Args) -> Result<R
     };
     let update = Arc::new(update(vec![0.0]));
     let mut luck = Stream::of_run(1, "luck");
-    let (mut took_ms, mut answered) = (Vec::new(), Vec::new());
+    let (mut took_ms, mut n_responded) = (Vec::new(), Vec::new());
     for number in 0..WARM_UP + u32::from(args.rounds) {
         let round = round(number);
         let began = Instant::now();
         let mut cohort = black_box(selector.select(&round, &Probes::new()));
         let mut elapsed = began.elapsed();
-        let returns = answers(&mut cohort, &update, &mut luck);
+        let returns = responses(&mut cohort, &update, &mut luck);
         let began = Instant::now();
         selector.observe(&round, &Report { cohort: &cohort, responses: &returns, max_loss: f32::INFINITY });
         elapsed += began.elapsed();
         if number >= WARM_UP {
             took_ms.push(1e3 * elapsed.as_secs_f64());
         }
-        answered.extend(returns.fresh.iter().map(|answer| answer.client));
+        n_responded.extend(returns.fresh.iter().map(|answer| answer.client));
     }
     let used = before.zip(memory_bytes("VmRSS")).map(|(before, after)| (after - before) / n_clients as f64);
     // Of small fleets it is lost among what the process holds anyway.
@@ -120,12 +120,12 @@ fn row(n_clients: usize, cohort: usize, n_heavy: usize, args: &Args) -> Result<R
     // The direct form starts from weights that the same answers made.
     let mut weights = vec![0.0; n_clients];
     weights[..n_heavy].fill(HEAVY);
-    for client in answered {
+    for client in n_responded {
         weights[client.idx()] += 0.1;
     }
     let direct_ms = (0..args.direct).map(|_| {
         let began = Instant::now();
-        black_box(directly(cohort, quota, &mut weights, &mut luck));
+        black_box(select_directly(cohort, quota, &mut weights, &mut luck));
         1e3 * began.elapsed().as_secs_f64()
     });
     let direct_ms = Spread::of(direct_ms.collect::<Vec<_>>());
@@ -136,7 +136,7 @@ fn row(n_clients: usize, cohort: usize, n_heavy: usize, args: &Args) -> Result<R
 const HEAVY: f64 = 60.0;
 
 /// What a selector knows late in a run: some clients outweigh all others.
-fn learned(n_clients: usize, n_heavy: usize) -> Vec<u8> {
+fn saved_weights(n_clients: usize, n_heavy: usize) -> Vec<u8> {
     let mut logs = vec![0.0; n_clients];
     logs[..n_heavy].fill(HEAVY);
     let mut all = Bits::new(n_clients);
@@ -156,28 +156,28 @@ fn built(n_clients: usize, cohort: usize, quota: f64) -> Result<Box<dyn Selector
     let text = format!(
         "[select]\nkind = \"e3cs\"\ncohort = {cohort}\nquota = {quota:?}\n[local]\nrate = 0.1\nsteps = 1"
     );
-    let facts = BuildContext { seed: 1, n_clients, n_rounds: 1000 };
-    Ok(Registry::standard().build(&Tree::parse(&text, "bench")?, facts)?.selector)
+    let context = BuildContext { seed: 1, n_clients, n_rounds: 1000 };
+    Ok(Registry::standard().build(&Tree::parse(&text, "bench")?, context)?.selector)
 }
 
 /// Clients of four kinds are there in a tenth, three, six and nine tenths of the rounds.
-fn is_there(client: ClientId, luck: &mut Stream) -> bool {
+fn is_up(client: ClientId, luck: &mut Stream) -> bool {
     luck.bernoulli([0.1, 0.3, 0.6, 0.9][client.idx() % 4])
 }
 
-fn answers(cohort: &mut Cohort, update: &Arc<Update>, luck: &mut Stream) -> Responses {
-    cohort.selected.sort_by_key(|pick| pick.client);
-    let there = cohort.selected.iter().filter(|pick| is_there(pick.client, luck));
-    let answer = there.map(|pick| ClientUpdate {
-        client: pick.client,
-        inclusion_probability: pick.inclusion_probability,
+fn responses(cohort: &mut Cohort, update: &Arc<Update>, luck: &mut Stream) -> Responses {
+    cohort.selected.sort_by_key(|selected| selected.client);
+    let up = cohort.selected.iter().filter(|selected| is_up(selected.client, luck));
+    let updates = up.map(|selected| ClientUpdate {
+        client: selected.client,
+        inclusion_probability: selected.inclusion_probability,
         update: Arc::clone(update),
     });
-    Responses { fresh: answer.collect(), ..Responses::default() }
+    Responses { fresh: updates.collect(), ..Responses::default() }
 }
 
 /// A round as it is written in the paper: everybody is sorted, gets a chance and draws a number.
-fn directly(cohort: usize, part: f64, logs: &mut [f64], luck: &mut Stream) -> usize {
+fn select_directly(cohort: usize, part: f64, logs: &mut [f64], luck: &mut Stream) -> usize {
     let n_clients = logs.len() as f64;
     let quota = part * cohort as f64 / n_clients;
     let allocation = allocate(cohort, quota, logs);
@@ -185,21 +185,21 @@ fn directly(cohort: usize, part: f64, logs: &mut [f64], luck: &mut Stream) -> us
         .probabilities
         .iter()
         .enumerate()
-        .map(|(idx, chance)| (libm::log(1.0 - luck.uniform()) / chance, idx))
+        .map(|(idx, probability)| (libm::log(1.0 - luck.uniform()) / probability, idx))
         .collect();
     keys.select_nth_unstable_by(cohort - 1, |one, two| two.0.total_cmp(&one.0));
     let left = cohort as f64 - n_clients * quota;
-    let mut answered = 0;
+    let mut n_responded = 0;
     for &(_, idx) in &keys[..cohort] {
-        if is_there(ClientId::new(idx), luck) && allocation.overflow.binary_search(&idx).is_err() {
+        if is_up(ClientId::new(idx), luck) && allocation.overflow.binary_search(&idx).is_err() {
             logs[idx] += left * 0.5 / (n_clients * allocation.probabilities[idx]);
-            answered += 1;
+            n_responded += 1;
         }
     }
-    answered
+    n_responded
 }
 
-impl Figures {
+impl Measurements {
     pub(super) fn print(&self) {
         println!(
             "a round of E3CS, whom to ask and what to learn, quota .5 of an even share, or none and some in overflow"
@@ -217,8 +217,8 @@ impl Figures {
                 row.direct_ms,
             );
         }
-        for last in self.rows.iter().rev().take(2).filter(|_| matches!(self.judge, Judge::ByAim)) {
-            let verdict = self.judge.verdict(AIMS.0 / last.tree_ms.median, 1.0);
+        for last in self.rows.iter().rev().take(2).filter(|_| matches!(self.aim_check, AimCheck::Enabled)) {
+            let verdict = self.aim_check.verdict(AIMS.0 / last.tree_ms.median, 1.0);
             println!("  of the {} ms allowed, {:.2} used: {verdict}", AIMS.0, last.tree_ms.median / AIMS.0);
             if let Some(bytes) = last.bytes_per_client {
                 let within = if bytes <= AIMS.1 { "within" } else { "above" };

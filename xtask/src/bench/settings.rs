@@ -13,7 +13,7 @@ use ebb_methods::Registry;
 use ebb_settings::Tree;
 use serde_json::{Value, json};
 
-use super::{Judge, Spread, grouped};
+use super::{AimCheck, Spread, grouped};
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -27,18 +27,18 @@ pub(super) struct Args {
 }
 
 /// The most seconds that reading the longest list may take.
-const MOST_S: f64 = 2.0;
+const MAX_READ_S: f64 = 2.0;
 
 /// How much more a value of the longest list may cost than one of the shortest.
-const MOST_GROWTH: f64 = 1.5;
+const MAX_GROWTH: f64 = 1.5;
 
 const SIZES: [usize; 3] = [250_000, 500_000, 1_000_000];
 const QUICK: [usize; 3] = [250, 500, 1000];
 
 /// What was found.
 #[derive(Debug)]
-pub(super) struct Figures {
-    judge: Judge,
+pub(super) struct Measurements {
+    aim_check: AimCheck,
     rows: Vec<Row>,
 }
 
@@ -53,14 +53,14 @@ struct Row {
     made_s: Spread,
 }
 
-pub(super) fn measure(args: &Args) -> Result<Figures, Box<dyn Error>> {
-    let (sizes, judge) = if args.quick { (QUICK, Judge::Never) } else { (SIZES, Judge::ByAim) };
+pub(super) fn measure(args: &Args) -> Result<Measurements, Box<dyn Error>> {
+    let (sizes, aim_check) = if args.quick { (QUICK, AimCheck::Disabled) } else { (SIZES, AimCheck::Enabled) };
     let rows = sizes.into_iter().map(|n_values| row(n_values, args.repeats));
-    Ok(Figures { judge, rows: rows.collect::<Result<_, _>>()? })
+    Ok(Measurements { aim_check, rows: rows.collect::<Result<_, _>>()? })
 }
 
 fn row(n_values: usize, repeats: u16) -> Result<Row, Box<dyn Error>> {
-    let text = given(n_values);
+    let text = run_with_probabilities(n_values);
     let registry = Registry::standard();
     let (mut read_s, mut made_s) = (Vec::new(), Vec::new());
     for _ in 0..repeats {
@@ -78,7 +78,7 @@ fn row(n_values: usize, repeats: u16) -> Result<Row, Box<dyn Error>> {
 }
 
 /// A run of IPW with everybody's chance given, in one line.
-fn given(n_values: usize) -> String {
+fn run_with_probabilities(n_values: usize) -> String {
     let mut text = format!(
         "recipe = \"ipw\"\n[run]\nrounds = 1\n[data]\nkind = \"quadratic\"\nclients = {n_values}\ndimension = 1\n\
          [select]\ncohort = 10\n[local]\nrate = 0.1\nsteps = 1\n[aggregate]\nchances = \"given\"\ngiven = ["
@@ -90,7 +90,7 @@ fn given(n_values: usize) -> String {
     text
 }
 
-impl Figures {
+impl Measurements {
     pub(super) fn print(&self) {
         println!("a list of chances, one a client: reading it, and making a run of it");
         for Row { n_values, read_s, made_s } in &self.rows {
@@ -98,14 +98,14 @@ impl Figures {
         }
         let longest = self.rows.last().expect("some sizes").read_s.median;
         println!(
-            "  of the {MOST_S} s allowed, {:.2} used: {}",
-            longest / MOST_S,
-            self.judge.verdict(MOST_S / longest, 1.0)
+            "  of the {MAX_READ_S} s allowed, {:.2} used: {}",
+            longest / MAX_READ_S,
+            self.aim_check.verdict(MAX_READ_S / longest, 1.0)
         );
         for (what, growth) in
             [("read", self.growth(|row| row.read_s)), ("make", self.growth(|row| row.made_s))]
         {
-            let verdict = self.judge.verdict(MOST_GROWTH / growth, 1.0);
+            let verdict = self.aim_check.verdict(MAX_GROWTH / growth, 1.0);
             println!(
                 "  a value of the longest list takes {growth:.2} times as long to {what} as one of the shortest: {verdict}"
             );
@@ -129,8 +129,8 @@ impl Figures {
             "rows": rows,
             "read_growth": self.growth(|row| row.read_s),
             "made_growth": self.growth(|row| row.made_s),
-            "aim_s": MOST_S,
-            "aim_growth": MOST_GROWTH,
+            "aim_s": MAX_READ_S,
+            "aim_growth": MAX_GROWTH,
         })
     }
 }
@@ -141,11 +141,11 @@ mod tests {
 
     #[test]
     fn it_runs_in_small_and_growth_is_per_value() {
-        let figures = measure(&Args { repeats: 1, quick: true }).unwrap();
-        assert_eq!(figures.rows.iter().map(|row| row.n_values).collect::<Vec<_>>(), QUICK);
+        let measurements = measure(&Args { repeats: 1, quick: true }).unwrap();
+        assert_eq!(measurements.rows.iter().map(|row| row.n_values).collect::<Vec<_>>(), QUICK);
         let row =
             |n_values, read_s: f64| Row { n_values, read_s: Spread::of([read_s]), made_s: Spread::of([1.0]) };
-        let figures = Figures { judge: Judge::Never, rows: vec![row(10, 1.0), row(20, 3.0), row(40, 16.0)] };
-        assert_eq!((figures.growth(|row| row.read_s), figures.growth(|row| row.made_s)), (4.0, 0.25));
+        let measurements = Measurements { aim_check: AimCheck::Disabled, rows: vec![row(10, 1.0), row(20, 3.0), row(40, 16.0)] };
+        assert_eq!((measurements.growth(|row| row.read_s), measurements.growth(|row| row.made_s)), (4.0, 0.25));
     }
 }

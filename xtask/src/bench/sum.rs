@@ -7,7 +7,7 @@ use std::time::Instant;
 use ebb_round::vectors::add_weighted;
 use serde_json::{Value, json};
 
-use super::{Judge, Spread, grouped};
+use super::{AimCheck, Spread, grouped};
 
 /// The speed of the sum over that of the read.
 const AIM: f64 = 0.60;
@@ -25,14 +25,14 @@ pub(super) const QUICK: Plan = Plan { n_updates: 10, n_params: 100_000, repeats:
 
 /// What was found.
 #[derive(Debug)]
-pub(super) struct Figures {
+pub(super) struct Measurements {
     plan: Plan,
     sum_gb_per_s: Spread,
     read_gb_per_s: Spread,
     ratio: Spread,
 }
 
-pub(super) fn measure(plan: &Plan, threads: NonZeroUsize) -> Figures {
+pub(super) fn measure(plan: &Plan, threads: NonZeroUsize) -> Measurements {
     let values = |update: usize| (0..plan.n_params).map(move |at| ((at + update) % 1000) as f32 - 500.0);
     let updates: Vec<Vec<f32>> = (0..plan.n_updates).map(|update| values(update).collect()).collect();
     let vectors: Vec<_> = updates.iter().map(Vec::as_slice).collect();
@@ -54,7 +54,7 @@ pub(super) fn measure(plan: &Plan, threads: NonZeroUsize) -> Figures {
         speeds.push((gigabytes / sum_s, gigabytes / read_s));
     }
     let speeds = &speeds[1..];
-    Figures {
+    Measurements {
         plan: *plan,
         sum_gb_per_s: Spread::of(speeds.iter().map(|(sum, _)| *sum)),
         read_gb_per_s: Spread::of(speeds.iter().map(|(_, read)| *read)),
@@ -62,13 +62,13 @@ pub(super) fn measure(plan: &Plan, threads: NonZeroUsize) -> Figures {
     }
 }
 
-impl Figures {
-    pub(super) fn print(&self, judge: Judge) {
+impl Measurements {
+    pub(super) fn print(&self, aim_check: AimCheck) {
         let Plan { n_updates, n_params, .. } = self.plan;
         println!("sum: {n_updates} updates of {} parameters", grouped(n_params));
         println!("  weighted sum, GB/s {}", self.sum_gb_per_s);
         println!("  plain read, GB/s   {}", self.read_gb_per_s);
-        println!("  sum over read      {}: {}", self.ratio, judge.verdict(self.ratio.median, AIM));
+        println!("  sum over read      {}: {}", self.ratio, aim_check.verdict(self.ratio.median, AIM));
         println!();
     }
 

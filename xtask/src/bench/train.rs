@@ -1,7 +1,7 @@
 //! Local training: rounds a second on the papers' networks, through the call that fleets use, and beside others.
 
 mod flop;
-mod judge;
+mod evaluate;
 pub(super) mod peak;
 mod peers;
 
@@ -19,7 +19,7 @@ use ebb_train::net::{Input, Layer, Net, Spec, named};
 use ebb_train::{KernelPath, Task, read};
 use serde_json::{Value, json};
 
-use super::{Judge, Spread};
+use super::{AimCheck, Spread};
 use peers::{Outcome, Peers, fastest};
 
 /// What to train, and beside whom.
@@ -47,7 +47,7 @@ struct Workload {
     cohort: usize,
     batch: u32,
     epochs: u32,
-    rate: f32,
+    learning_rate: f32,
     momentum: f32,
     network: &'static str,
     input: Input,
@@ -79,7 +79,7 @@ const WORKLOADS: &[Workload] = &[
         cohort: 20,
         batch: 5,
         epochs: 2,
-        rate: 0.1,
+        learning_rate: 0.1,
         momentum: 0.0,
         network: "mnist-cnn",
         input: MNIST,
@@ -94,7 +94,7 @@ const WORKLOADS: &[Workload] = &[
         cohort: 20,
         batch: 40,
         epochs: 2,
-        rate: 0.01,
+        learning_rate: 0.01,
         momentum: 0.9,
         network: "e3cs-emnist-cnn",
         input: MNIST,
@@ -109,7 +109,7 @@ const WORKLOADS: &[Workload] = &[
         cohort: 50,
         batch: 10,
         epochs: 1,
-        rate: 0.01,
+        learning_rate: 0.01,
         momentum: 0.9,
         network: "e3cs-cifar-cnn",
         input: CIFAR,
@@ -124,7 +124,7 @@ const WORKLOADS: &[Workload] = &[
         cohort: 50,
         batch: 20,
         epochs: 5,
-        rate: 0.01,
+        learning_rate: 0.01,
         momentum: 0.0,
         network: "logistic",
         input: Input::Flat(60),
@@ -139,7 +139,7 @@ const WORKLOADS: &[Workload] = &[
         cohort: 20,
         batch: 200,
         epochs: 2,
-        rate: 0.1,
+        learning_rate: 0.1,
         momentum: 0.0,
         network: "lenet",
         input: CIFAR,
@@ -154,7 +154,7 @@ const WORKLOADS: &[Workload] = &[
         cohort: 10,
         batch: 128,
         epochs: 1,
-        rate: 0.01,
+        learning_rate: 0.01,
         momentum: 0.0,
         network: "fast-fashion-cnn",
         input: MNIST,
@@ -169,7 +169,7 @@ const WORKLOADS: &[Workload] = &[
         cohort: 14,
         batch: 128,
         epochs: 1,
-        rate: 0.5,
+        learning_rate: 0.5,
         momentum: 0.0,
         network: "char-lstm",
         input: Input::Sequence { steps: 80, symbols: 80 },
@@ -184,7 +184,7 @@ const WORKLOADS: &[Workload] = &[
         cohort: 10,
         batch: 10,
         epochs: 1,
-        rate: 0.1,
+        learning_rate: 0.1,
         momentum: 0.0,
         network: "mcmahan-cnn",
         input: MNIST,
@@ -199,7 +199,7 @@ const WORKLOADS: &[Workload] = &[
         cohort: 50,
         batch: 10,
         epochs: 1,
-        rate: 0.1,
+        learning_rate: 0.1,
         momentum: 0.0,
         // Its benchmark has the same layers on larger images.
         network: "fast-fashion-cnn",
@@ -215,7 +215,7 @@ const WORKLOADS: &[Workload] = &[
         cohort: 10,
         batch: 10,
         epochs: 1,
-        rate: 0.03,
+        learning_rate: 0.03,
         momentum: 0.0,
         network: "logistic",
         input: MNIST,
@@ -236,18 +236,18 @@ struct Bench {
 }
 
 /// Figures of one workload.
-pub(super) struct Figures {
+pub(super) struct Measurements {
     name: &'static str,
     about: String,
     gflop: f64,
     aim: f64,
     /// On each path, the chosen one first.
-    ours: Vec<Ours>,
+    ours: Vec<OwnResult>,
     outcomes: Vec<Outcome>,
 }
 
 /// What we reached on one path.
-struct Ours {
+struct OwnResult {
     path: KernelPath,
     per_second: Spread,
     /// Of the first rounds.
@@ -256,7 +256,7 @@ struct Ours {
 }
 
 /// Runs the workloads whose names are asked for, or all.
-pub(super) fn measure(args: &Args, threads: NonZeroUsize) -> Result<Vec<Figures>, Box<dyn Error>> {
+pub(super) fn measure(args: &Args, threads: NonZeroUsize) -> Result<Vec<Measurements>, Box<dyn Error>> {
     let known = || WORKLOADS.iter().map(|workload| workload.name).chain([EVALUATION]);
     if let Some(name) = args.workloads.iter().find(|name| known().all(|known| known != *name)) {
         return Err(
@@ -284,23 +284,23 @@ pub(super) fn measure(args: &Args, threads: NonZeroUsize) -> Result<Vec<Figures>
     let peak = peak::measure(threads);
     println!("matrix products (gemm crate) reach {} GFLOP/s\n", spread(&peak));
     let bench = Bench { repeats: args.repeats.into(), threads, paths, peak: peak.median, peers: installed };
-    let asked = |name: &str| args.workloads.is_empty() || args.workloads.iter().any(|asked| asked == name);
+    let is_requested = |name: &str| args.workloads.is_empty() || args.workloads.iter().any(|asked| asked == name);
     let mut all = Vec::new();
-    for workload in WORKLOADS.iter().filter(|workload| asked(workload.name)) {
-        let figures = workload.measure(&bench)?;
-        figures.print(args.peers);
-        all.push(figures);
+    for workload in WORKLOADS.iter().filter(|workload| is_requested(workload.name)) {
+        let measurements = workload.measure(&bench)?;
+        measurements.print(args.peers);
+        all.push(measurements);
     }
-    if asked(EVALUATION) {
-        let figures = judge::measure(&bench)?;
-        figures.print(args.peers);
-        all.push(figures);
+    if is_requested(EVALUATION) {
+        let measurements = evaluate::measure(&bench)?;
+        measurements.print(args.peers);
+        all.push(measurements);
     }
     Ok(all)
 }
 
 impl Workload {
-    fn measure(&self, bench: &Bench) -> Result<Figures, Box<dyn Error>> {
+    fn measure(&self, bench: &Bench) -> Result<Measurements, Box<dyn Error>> {
         let gflop = self.gflop()?;
         let samples = Arc::new(self.samples()?);
         let task = |path| self.task(path, Arc::clone(&samples));
@@ -317,11 +317,11 @@ impl Workload {
             let about = json!({
                 "name": self.name,
                 "input": shape(self.input),
-                "layers": self.spec()?.layers.iter().map(|layer| described(layer, self.input)).collect::<Vec<_>>(),
+                "layers": self.spec()?.layers.iter().map(|layer| layer_json(layer, self.input)).collect::<Vec<_>>(),
                 "samples": self.samples,
                 "batch": self.batch,
                 "epochs": self.epochs,
-                "rate": self.rate,
+                "rate": self.learning_rate,
                 "momentum": self.momentum,
                 "cohorts": cohorts,
                 "gflop": gflop,
@@ -330,14 +330,14 @@ impl Workload {
             outcomes = peers.run(folder.path(), bench.repeats, bench.threads.get());
         }
         let mut ours = Vec::new();
-        for (path, (mut figures, losses)) in timed {
-            figures.extend(self.train(&task(path)?, &cohorts, bench.threads, after)?.0);
-            let per_second = Spread::of(figures);
+        for (path, (mut values, losses)) in timed {
+            values.extend(self.train(&task(path)?, &cohorts, bench.threads, after)?.0);
+            let per_second = Spread::of(values);
             let share_of_peak = per_second.median * gflop / bench.peak;
-            ours.push(Ours { path, per_second, losses, share_of_peak });
+            ours.push(OwnResult { path, per_second, losses, share_of_peak });
         }
-        let about = format!("{}; {} GFLOP a round", self.about, figure(gflop));
-        Ok(Figures { name: self.name, about, gflop, aim: self.aim, ours, outcomes })
+        let about = format!("{}; {} GFLOP a round", self.about, three_digits(gflop));
+        Ok(Measurements { name: self.name, about, gflop, aim: self.aim, ours, outcomes })
     }
 
     /// Rounds a second in each repeat, and the losses of the first two rounds.
@@ -351,7 +351,7 @@ impl Workload {
         if repeats == 0 {
             return Ok(Default::default());
         }
-        let rule = Plain { rate: self.rate, momentum: self.momentum };
+        let rule = PlainSgd { learning_rate: self.learning_rate, momentum: self.momentum };
         let some = |count: u32| NonZeroU32::new(count).expect("workloads have no zeros");
         let work = Work { amount: Amount::Epochs(some(self.epochs)), batch: Some(some(self.batch)) };
         let mut model = task.initial();
@@ -359,7 +359,7 @@ impl Workload {
         let mut number = 0_u32;
         let mut round = || -> Result<f64, Box<dyn Error>> {
             let global = Arc::new(Parcel::of(model.clone()));
-            let job = Arc::new(Job { round: number, global, learning_rate: self.rate, work });
+            let job = Arc::new(Job { round: number, global, learning_rate: self.learning_rate, work });
             let assignment = |&client: &usize| TrainingJob {
                 client: ClientId::new(client),
                 job: Arc::clone(&job),
@@ -461,26 +461,26 @@ impl Workload {
     }
 }
 
-impl Figures {
-    fn print(&self, beside_peers: bool) {
+impl Measurements {
+    fn print(&self, with_peers: bool) {
         println!("{:5}{}", self.name, self.about);
         for ours in &self.ours {
-            let Ours { path, per_second, losses, share_of_peak } = ours;
+            let OwnResult { path, per_second, losses, share_of_peak } = ours;
             let (name, share) = (format!("ours, {}", path.name()), format!("{share_of_peak:.2} of the peak"));
             println!("     {name:13} {:24} {:15} {share}", spread(per_second), shown(losses));
         }
         for Outcome { peer, tried, reached } in &self.outcomes {
             match reached {
                 Ok(reached) => {
-                    let peers::Reached { variant, per_second, repeats, losses, .. } = reached;
-                    let (figures, losses) = (spread(per_second), shown(losses));
-                    println!("     {peer:13} {figures:24} {losses:15} {variant}; {repeats} repeats");
+                    let peers::PeerResult { variant, per_second, repeats, losses, .. } = reached;
+                    let (per_second_text, losses) = (spread(per_second), shown(losses));
+                    println!("     {peer:13} {per_second_text:24} {losses:15} {variant}; {repeats} repeats");
                 }
                 Err(error) => println!("     {peer:13} not measured: {error}"),
             }
             println!("     {:13}   tried: {}", "", tried.join("; "));
         }
-        if beside_peers {
+        if with_peers {
             for ours in &self.ours {
                 println!("     {}", self.verdict(ours));
             }
@@ -489,26 +489,26 @@ impl Figures {
     }
 
     /// How we stand against the fastest peer.
-    fn verdict(&self, ours: &Ours) -> String {
+    fn verdict(&self, ours: &OwnResult) -> String {
         let Some(fastest) = fastest(&self.outcomes) else {
             return "no peer was measured, so nothing is compared".to_owned();
         };
         let ratio = self.ratio(ours, fastest);
         let missing: Vec<_> =
             self.outcomes.iter().filter(|one| one.reached.is_err()).map(|one| one.peer).collect();
-        let judged = if missing.is_empty() {
-            Judge::ByAim.verdict(ratio, self.aim_of(ours))
+        let verdict = if missing.is_empty() {
+            AimCheck::Enabled.verdict(ratio, self.aim_of(ours))
         } else {
             format!("not judged, for nothing is known of {}", missing.join(", "))
         };
-        format!("{}: {ratio:.2} times {}, the fastest peer; {judged}", ours.path.name(), fastest.peer)
+        format!("{}: {ratio:.2} times {}, the fastest peer; {verdict}", ours.path.name(), fastest.peer)
     }
 
-    fn ratio(&self, ours: &Ours, fastest: &peers::Reached) -> f64 {
+    fn ratio(&self, ours: &OwnResult, fastest: &peers::PeerResult) -> f64 {
         ours.per_second.median / fastest.per_second.median
     }
 
-    fn aim_of(&self, ours: &Ours) -> f64 {
+    fn aim_of(&self, ours: &OwnResult) -> f64 {
         if ours.path == KernelPath::Avx2 { AVX2_PART * self.aim } else { self.aim }
     }
 
@@ -537,14 +537,14 @@ impl Figures {
 }
 
 /// Three digits, for figures here lie between a hundredth and thousands.
-fn figure(value: f64) -> String {
+fn three_digits(value: f64) -> String {
     let whole = if value > 0.0 { value.log10().floor() as i32 + 1 } else { 1 };
     format!("{value:.*}", (3 - whole).clamp(0, 6) as usize)
 }
 
 fn spread(spread: &Spread) -> String {
     let Spread { median, low, high } = *spread;
-    format!("{} ({} to {})", figure(median), figure(low), figure(high))
+    format!("{} ({} to {})", three_digits(median), three_digits(low), three_digits(high))
 }
 
 fn shown(losses: &[f64]) -> String {
@@ -562,7 +562,7 @@ fn shape(input: Input) -> Vec<usize> {
 }
 
 /// A layer as the peers' programs read it.
-fn described(layer: &Layer, input: Input) -> Value {
+fn layer_json(layer: &Layer, input: Input) -> Value {
     let kind = layer.name();
     match *layer {
         Layer::Conv { channels, kernel, stride, padding } => json!({
@@ -606,18 +606,18 @@ fn write_work(
     Ok(())
 }
 
-struct Plain {
-    rate: f32,
+struct PlainSgd {
+    learning_rate: f32,
     momentum: f32,
 }
 
-impl LocalRule for Plain {
+impl LocalRule for PlainSgd {
     fn plan(&self, _tick: u32) -> (f32, Work) {
         unreachable!("the jobs are made by hand")
     }
 
     fn run(&self, _job: &Job, _memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
-        let step = StepRule { learning_rate: self.rate, momentum: self.momentum, ..StepRule::default() };
+        let step = StepRule { learning_rate: self.learning_rate, momentum: self.momentum, ..StepRule::default() };
         run.steps(run.steps_requested(), &step);
         None
     }
@@ -626,19 +626,19 @@ impl LocalRule for Plain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peers::Reached;
+    use peers::PeerResult;
 
-    fn figures(peer: Option<f64>) -> Figures {
+    fn measurements_with_peer(peer: Option<f64>) -> Measurements {
         let at = |median| Spread { median, low: median, high: median };
-        let ours = |path, median| Ours { path, per_second: at(median), losses: vec![], share_of_peak: 0.5 };
-        let reached = peer.ok_or_else(|| "not here".to_owned()).map(|median| Reached {
+        let ours = |path, median| OwnResult { path, per_second: at(median), losses: vec![], share_of_peak: 0.5 };
+        let reached = peer.ok_or_else(|| "not here".to_owned()).map(|median| PeerResult {
             peer: "JAX".to_owned(),
             variant: "vmap".to_owned(),
             per_second: at(median),
             repeats: 5,
             losses: vec![],
         });
-        Figures {
+        Measurements {
             name: "W0",
             about: String::new(),
             gflop: 1.0,
@@ -649,11 +649,11 @@ mod tests {
     }
 
     #[test]
-    fn we_stand_against_the_fastest_peer() {
+    fn we_are_compared_with_the_fastest_peer() {
         let check = |peer, expected: [&str; 2]| {
-            let figures = figures(peer);
-            let said: Vec<_> = figures.ours.iter().map(|ours| figures.verdict(ours)).collect();
-            assert_eq!(said, expected);
+            let measurements = measurements_with_peer(peer);
+            let verdicts: Vec<_> = measurements.ours.iter().map(|ours| measurements.verdict(ours)).collect();
+            assert_eq!(verdicts, expected);
         };
         let half = "avx2: 3.50 times JAX, the fastest peer; meets the aim of at least 3";
         check(Some(2.0), ["avx512: 5.00 times JAX, the fastest peer; below the aim of at least 6", half]);
@@ -663,27 +663,27 @@ mod tests {
 
     #[test]
     fn nothing_is_met_while_a_peer_is_missing() {
-        let mut figures = figures(Some(2.0));
+        let mut measurements = measurements_with_peer(Some(2.0));
         let failed = Err("it ended without a figure".to_owned());
-        figures.outcomes.push(Outcome { peer: "Flower", tried: vec![], reached: failed });
-        let said = figures.verdict(&figures.ours[1]);
+        measurements.outcomes.push(Outcome { peer: "Flower", tried: vec![], reached: failed });
+        let verdict = measurements.verdict(&measurements.ours[1]);
         assert_eq!(
-            said,
+            verdict,
             "avx2: 3.50 times JAX, the fastest peer; not judged, for nothing is known of Flower"
         );
     }
 
     #[test]
-    fn what_was_not_measured_is_null() {
-        let ratio = |peer| figures(peer).json()["ours"][0]["ratio"].clone();
+    fn missing_measurements_are_null() {
+        let ratio = |peer| measurements_with_peer(peer).json()["ours"][0]["ratio"].clone();
         assert_eq!(ratio(Some(2.0)), json!(5.0));
         assert_eq!(ratio(None), Value::Null);
-        assert_eq!(figures(None).json()["peers"][0], json!({ "peer": "JAX", "error": "not here" }));
+        assert_eq!(measurements_with_peer(None).json()["peers"][0], json!({ "peer": "JAX", "error": "not here" }));
     }
 
     #[test]
-    fn figures_have_three_digits() {
-        let check = |value, text: &str| assert_eq!(figure(value), text);
+    fn values_have_three_digits() {
+        let check = |value, text: &str| assert_eq!(three_digits(value), text);
         check(0.0312, "0.0312");
         check(0.4, "0.400");
         check(8.314, "8.31");

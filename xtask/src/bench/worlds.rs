@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use ebb_train::StubTask;
 
 use super::machine::memory_bytes;
-use super::{Judge, Spread, grouped};
+use super::{AimCheck, Spread, grouped};
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -23,10 +23,10 @@ pub(super) struct Args {
 }
 
 /// The most milliseconds a round, with a million clients.
-const MOST_MS: f64 = 30.0;
+const MAX_MS: f64 = 30.0;
 
 /// The most bytes a client.
-const MOST_BYTES: f64 = 64.0;
+const MAX_BYTES: f64 = 64.0;
 
 const SIZES: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
 
@@ -56,7 +56,7 @@ const WORLDS: [(&str, &str); 17] = [
 
 /// What one world costs.
 #[derive(Debug)]
-pub(super) struct Figures {
+pub(super) struct WorldCost {
     name: &'static str,
     /// Milliseconds a round, size by size.
     round_ms: Vec<Spread>,
@@ -64,35 +64,35 @@ pub(super) struct Figures {
     bytes_per_client: Option<f64>,
 }
 
-pub(super) fn measure(args: &Args) -> Result<Vec<Figures>, Box<dyn Error>> {
-    WORLDS.iter().map(|(name, text)| figures(name, text, args.rounds.into())).collect()
+pub(super) fn measure(args: &Args) -> Result<Vec<WorldCost>, Box<dyn Error>> {
+    WORLDS.iter().map(|(name, text)| world_cost(name, text, args.rounds.into())).collect()
 }
 
-fn figures(name: &'static str, text: &str, n_rounds: usize) -> Result<Figures, Box<dyn Error>> {
+fn world_cost(name: &'static str, text: &str, n_rounds: usize) -> Result<WorldCost, Box<dyn Error>> {
     let (mut round_ms, mut bytes_per_client) = (Vec::new(), None);
     for n_clients in SIZES {
         let task = Arc::new(StubTask::sized(n_clients, 1));
-        let facts = BuildContext { seed: 1, n_clients, n_rounds: n_rounds as u32 };
+        let context = BuildContext { seed: 1, n_clients, n_rounds: n_rounds as u32 };
         let tree = Tree::parse(text, "bench")?;
         let before = memory_bytes("VmRSS");
-        let world = World::build(&tree.table("world", facts), task.as_ref())?;
-        let mut roll = RollCalls::new(world, task);
+        let world = World::build(&tree.table("world", context), task.as_ref())?;
+        let mut player = RollCalls::new(world, task);
         // Everybody enrols in the first round, which is not counted.
-        black_box(roll.next_round());
+        black_box(player.next_round());
         let mut took = Vec::with_capacity(n_rounds);
         for _ in 0..n_rounds {
             let began = Instant::now();
-            black_box(roll.next_round());
+            black_box(player.next_round());
             took.push(1e3 * began.elapsed().as_secs_f64());
         }
         round_ms.push(Spread::of(took));
         bytes_per_client =
             before.zip(memory_bytes("VmRSS")).map(|(before, after)| (after - before) / n_clients as f64);
     }
-    Ok(Figures { name, round_ms, bytes_per_client })
+    Ok(WorldCost { name, round_ms, bytes_per_client })
 }
 
-impl Figures {
+impl WorldCost {
     pub(super) fn print(&self) {
         let last = self.round_ms.last().expect("some sizes");
         println!("{}", self.name);
@@ -100,11 +100,11 @@ impl Figures {
             println!("  {:>9} clients, ms a round {round_ms}", grouped(*size));
         }
         // At least 1 where it is within the bound.
-        let verdict = Judge::ByAim.verdict(MOST_MS / last.median, 1.0);
-        println!("  of the {MOST_MS} ms allowed, {:.2} used: {verdict}", last.median / MOST_MS);
+        let verdict = AimCheck::Enabled.verdict(MAX_MS / last.median, 1.0);
+        println!("  of the {MAX_MS} ms allowed, {:.2} used: {verdict}", last.median / MAX_MS);
         if let Some(bytes) = self.bytes_per_client {
-            let within = if bytes <= MOST_BYTES { "within" } else { "above" };
-            println!("  {bytes:.1} bytes a client, census included: {within} {MOST_BYTES}");
+            let within = if bytes <= MAX_BYTES { "within" } else { "above" };
+            println!("  {bytes:.1} bytes a client, census included: {within} {MAX_BYTES}");
         }
     }
 

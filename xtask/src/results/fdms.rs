@@ -8,7 +8,7 @@ use ebb_papers::pages::fdms::SIMILARITY_CSV;
 use crate::workspace;
 
 /// Asks `ebbflow friends` of every finished run of `fl-fdms` at half silent, in a folder that holds those of the grids.
-pub(super) fn look_at_friends(runs: &Path) -> Result<(), Box<dyn Error>> {
+pub(super) fn measure_similarity(runs: &Path) -> Result<(), Box<dyn Error>> {
     let mut found = Vec::new();
     for (grid, prefix) in [("mnist", "fl-fdms_0.5_s"), ("cifar", "fl-fdms_s")] {
         let Ok(cells) = std::fs::read_dir(runs.join(grid).join("cells")) else { continue };
@@ -19,9 +19,9 @@ pub(super) fn look_at_friends(runs: &Path) -> Result<(), Box<dyn Error>> {
             let Some(seed) = seed.filter(|_| cell.path().join("summary.json").is_file()) else { continue };
             let mut command = super::program();
             let output = command.args(["friends", "--json"]).arg(cell.path()).output()?;
-            let told: serde_json::Value = serde_json::from_slice(&output.stdout)
+            let output_json: serde_json::Value = serde_json::from_slice(&output.stdout)
                 .map_err(|_| format!("friends of {name}: {}", String::from_utf8_lossy(&output.stderr)))?;
-            let oracle = &told["oracle"];
+            let oracle = &output_json["oracle"];
             if oracle.is_null() {
                 return Err(
                     format!("friends of {name} do not know the true clusters; set EBBFLOW_DATA").into()

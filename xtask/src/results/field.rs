@@ -10,21 +10,21 @@ use ebb_record::stats;
 use crate::workspace;
 use ebb_papers::study::{RowFilter, Study, Verdict, difference, mean_cell, points_difference};
 
-const END: &str = "accuracy@260-300";
-const RATE: &str = "local.rate";
-const SERVER_RATE: &str = "server.rate";
-const SERVER_RATES: [&str; 2] = ["1.0", "5.0"];
+const END_COLUMN: &str = "accuracy@260-300";
+const LEARNING_RATE_KEY: &str = "local.rate";
+const SERVER_LEARNING_RATE_KEY: &str = "server.rate";
+const SERVER_LEARNING_RATES: [&str; 2] = ["1.0", "5.0"];
 
 /// What is trained.
 pub(super) struct Task {
     name: &'static str,
     title: &'static str,
     settings: &'static str,
-    rates: [&'static str; 3],
+    learning_rates: [&'static str; 3],
     /// Seeds to tune by, and to judge by.
-    tune: &'static str,
-    judge: &'static str,
-    n_judge: usize,
+    tuning_seeds: &'static str,
+    evaluation_seeds: &'static str,
+    n_evaluation_seeds: usize,
     target: &'static str,
 }
 
@@ -45,10 +45,10 @@ held_out = 0.1667
 [model]
 kind = \"mnist-cnn\"
 ",
-        rates: ["0.01", "0.03", "0.1"],
-        tune: "[101, 102]",
-        judge: "[1, 2, 3, 4, 5]",
-        n_judge: 5,
+        learning_rates: ["0.01", "0.03", "0.1"],
+        tuning_seeds: "[101, 102]",
+        evaluation_seeds: "[1, 2, 3, 4, 5]",
+        n_evaluation_seeds: 5,
         target: "accuracy>=0.8",
     },
     Task {
@@ -62,10 +62,10 @@ beta = 1.0
 samples = 120
 test_share = 0.1666
 ",
-        rates: ["0.002", "0.01", "0.05"],
-        tune: "[101, 102]",
-        judge: "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]",
-        n_judge: 10,
+        learning_rates: ["0.002", "0.01", "0.05"],
+        tuning_seeds: "[101, 102]",
+        evaluation_seeds: "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]",
+        n_evaluation_seeds: 10,
         target: "accuracy>=0.6",
     },
 ];
@@ -134,19 +134,19 @@ impl Entrant {
     }
 }
 
-const NOT_SAID: &[&str] = &["local = { rate = 0.1 }", "server = { rate = 1.0 }"];
+const NOT_PUBLISHED: &[&str] = &["local = { rate = 0.1 }", "server = { rate = 1.0 }"];
 
 const ENTRANTS: [Entrant; 12] = [
     Entrant {
         name: "fedavg",
         settings: &["recipe = \"fedavg\"", "select = { cohort = 20 }"],
-        defaults: NOT_SAID,
+        defaults: NOT_PUBLISHED,
         note: "no default for this task: .1",
     },
     Entrant {
         name: "fl-fdms",
         settings: &["recipe = \"fl-fdms\""],
-        defaults: NOT_SAID,
+        defaults: NOT_PUBLISHED,
         note: "rate .1, as its program",
     },
     Entrant {
@@ -158,13 +158,13 @@ const ENTRANTS: [Entrant; 12] = [
     Entrant {
         name: "fedvarp",
         settings: &["recipe = \"fedvarp\"", "select = { cohort = 20 }"],
-        defaults: NOT_SAID,
+        defaults: NOT_PUBLISHED,
         note: "no default for this task: .1",
     },
     Entrant {
         name: "fedau",
         settings: &["recipe = \"fedau\"", "aggregate = { cut_off = 50 }"],
-        defaults: NOT_SAID,
+        defaults: NOT_PUBLISHED,
         note: "rate .1, cut-off 50",
     },
     Entrant {
@@ -185,7 +185,7 @@ const ENTRANTS: [Entrant; 12] = [
     Entrant {
         name: "scaffold",
         settings: &["recipe = \"scaffold\"", "select = { cohort = 20 }"],
-        defaults: NOT_SAID,
+        defaults: NOT_PUBLISHED,
         note: "no default for this task: .1",
     },
     Entrant {
@@ -209,7 +209,7 @@ const ENTRANTS: [Entrant; 12] = [
     Entrant {
         name: "ipw",
         settings: &["recipe = \"ipw\"", "select = { cohort = 20 }"],
-        defaults: NOT_SAID,
+        defaults: NOT_PUBLISHED,
         note: "no default for this task: .1",
     },
 ];
@@ -285,7 +285,7 @@ fn grid(
         (_, "flash") => "# Needs the recording: EBBFLOW_DATA names the folder that holds traces/.\n",
         _ => "",
     };
-    let seeds = if stage == Stage::Tune { task.tune } else { task.judge };
+    let seeds = if stage == Stage::Tune { task.tuning_seeds } else { task.evaluation_seeds };
     let mut text = format!(
         "# The field on {}: {what}.
 # {about}.
@@ -307,12 +307,12 @@ oracle_per_client = true
 
 [grid]
 seeds = {seeds}
-also = [\"{}\", \"{END}\"]
+also = [\"{}\", \"{END_COLUMN}\"]
 csv = \"{}.csv\"
 ",
         task.title,
         task.settings,
-        task.rates[1],
+        task.learning_rates[1],
         task.target,
         name(task, world, stage)
     );
@@ -327,11 +327,11 @@ csv = \"{}.csv\"
             Stage::Tune => {}
             Stage::Defaults => lines.extend(entrant.defaults(task).0.iter().map(|line| (*line).to_owned())),
             Stage::Tuned => {
-                let Some((rate, server)) = tuning.as_ref().and_then(|study| best(task, study, entrant.name))
+                let Some((learning_rate, server)) = tuning.as_ref().and_then(|study| best(task, study, entrant.name))
                 else {
                     return Ok(None);
                 };
-                lines.push(format!("local.rate = {rate}"));
+                lines.push(format!("local.rate = {learning_rate}"));
                 lines.push(format!("server.rate = {server}"));
             }
         }
@@ -341,9 +341,9 @@ csv = \"{}.csv\"
     if stage == Stage::Tune {
         write!(
             text,
-            "\n[grid.vary]\n\"{RATE}\" = [{}]\n\"{SERVER_RATE}\" = [{}]\n",
-            task.rates.join(", "),
-            SERVER_RATES.join(", ")
+            "\n[grid.vary]\n\"{LEARNING_RATE_KEY}\" = [{}]\n\"{SERVER_LEARNING_RATE_KEY}\" = [{}]\n",
+            task.learning_rates.join(", "),
+            SERVER_LEARNING_RATES.join(", ")
         )?;
     }
     Ok(Some(text))
@@ -351,17 +351,17 @@ csv = \"{}.csv\"
 
 /// The pair of rates with the highest mean at the end, once all were tried; of two alike the first.
 fn best<'t>(task: &'t Task, study: &Study, method: &str) -> Option<(&'t str, &'static str)> {
-    let n_seeds = task.tune.split(',').count();
+    let n_seeds = task.tuning_seeds.split(',').count();
     let mut best: Option<(f64, (&str, &str))> = None;
-    for rate in task.rates {
-        for server in SERVER_RATES {
-            let found = study.accuracies_where(method, &[(RATE, rate), (SERVER_RATE, server)], END);
+    for learning_rate in task.learning_rates {
+        for server in SERVER_LEARNING_RATES {
+            let found = study.accuracies_where(method, &[(LEARNING_RATE_KEY, learning_rate), (SERVER_LEARNING_RATE_KEY, server)], END_COLUMN);
             if found.len() < n_seeds {
                 return None;
             }
             let mean = found.values().sum::<f64>() / found.len() as f64;
             if best.is_none_or(|(highest, _)| mean > highest) {
-                best = Some((mean, (rate, server)));
+                best = Some((mean, (learning_rate, server)));
             }
         }
     }
@@ -385,7 +385,7 @@ pub(super) fn write() -> Result<String, Box<dyn Error>> {
             for stage in [Stage::Tuned, Stage::Defaults] {
                 let study = read(task, world, stage)?;
                 let complete =
-                    ENTRANTS.iter().all(|entrant| of(&study, entrant.name, END).len() == task.n_judge);
+                    ENTRANTS.iter().all(|entrant| of(&study, entrant.name, END_COLUMN).len() == task.n_evaluation_seeds);
                 if !complete {
                     missing.push(format!("{} on {world}, {}", task.title, stage.name()));
                 }
@@ -426,14 +426,14 @@ without the full first round that its authors have. Whatever belongs to a method
 settings, on the same seeds, after the rest was known: without the clip `fedawe` had been lost, and without true chances `ipw` had been `scheme-c`.
 ",
     );
-    write_in_short(&mut page)?;
+    write_overview(&mut page)?;
     page.push_str(&tables);
     Ok(page)
 }
 
 fn of(study: &Study, method: &str, column: &str) -> BTreeMap<u32, f64> {
     match column {
-        END => study.accuracies_where(method, &[], column),
+        END_COLUMN => study.accuracies_where(method, &[], column),
         _ => study.column(RowFilter { method, varied: None }, column),
     }
 }
@@ -445,7 +445,7 @@ fn highest(study: &Study) -> Option<&'static str> {
 }
 
 fn mean(study: &Study, method: &str) -> Option<f64> {
-    stats::mean(&of(study, method, END).into_values().collect::<Vec<_>>())
+    stats::mean(&of(study, method, END_COLUMN).into_values().collect::<Vec<_>>())
 }
 
 /// Whether a recipe is the one with the highest mean, or tied with it.
@@ -453,7 +453,7 @@ fn place(study: &Study, highest: Option<&str>, name: &str) -> &'static str {
     match highest {
         Some(highest) if highest == name => "best",
         Some(highest) => {
-            match Verdict::of(difference(&of(study, highest, END), &of(study, name, END)), 0.0) {
+            match Verdict::of(difference(&of(study, highest, END_COLUMN), &of(study, name, END_COLUMN)), 0.0) {
                 Verdict::Tied => "tied",
                 _ => "",
             }
@@ -463,7 +463,7 @@ fn place(study: &Study, highest: Option<&str>, name: &str) -> &'static str {
 }
 
 /// All tuned accuracies beside each other.
-fn write_in_short(page: &mut String) -> Result<(), Box<dyn Error>> {
+fn write_overview(page: &mut String) -> Result<(), Box<dyn Error>> {
     page.push_str("\n## In short\n\nMean accuracies at tuned rates, in percent. **Bold**: the highest of its column, or tied with it.\n\n|");
     let mut studies = Vec::new();
     for task in &TASKS {
@@ -484,21 +484,21 @@ fn write_in_short(page: &mut String) -> Result<(), Box<dyn Error>> {
         }
         page.push_str(" |\n");
     }
-    page.push_str(&IN_WORDS.replace("EDGES", &edges()?));
+    page.push_str(&DISCUSSION.replace("EDGES", &count_edges()?));
     Ok(())
 }
 
 /// How many recipes were best at the edge of the local rates that were tried.
-fn edges() -> Result<String, Box<dyn Error>> {
+fn count_edges() -> Result<String, Box<dyn Error>> {
     let mut counts = Vec::new();
     for task in &TASKS {
         let (mut at_edge, mut all) = (0, 0);
         for (world, ..) in WORLDS {
             let tuning = read(task, world, Stage::Tune)?;
             let rates = ENTRANTS.iter().filter_map(|entrant| best(task, &tuning, entrant.name));
-            for (rate, _) in rates {
+            for (learning_rate, _) in rates {
                 all += 1;
-                at_edge += usize::from(rate != task.rates[1]);
+                at_edge += usize::from(learning_rate != task.learning_rates[1]);
             }
         }
         counts.push(format!("{at_edge} of {all} on {}", task.title));
@@ -507,7 +507,7 @@ fn edges() -> Result<String, Box<dyn Error>> {
 }
 
 /// What the tuned figures say; to be read again whenever they are made anew.
-const IN_WORDS: &str = "
+const DISCUSSION: &str = "
 **What it says.** No recipe is best everywhere, and the data matter more than the world. On MNIST, where clients share what a digit looks like, most recipes are within two points of `fedavg` on *classes*, *markov* and *beta*. Far below are `fedawe`
 (3 to 15 points) and on *beta* `ipw` (11 points): whoever is there in one round of thousands, and comes, counts thousands of times. On *flash*, where many are away for hours, `fedvarp` is 5, `scaffold` 2 and `fedawe` 18 points below `fedavg`, `scheme-c` and `ipw`, which count silence as a
 step of nothing, 1 to 2 above; the intervals of all others hold 0. On SYNTHETIC, where each client has a law of its own, memory and control variates (`scaffold`, `mimic`, `fedvarp`, `mifa`) are worth 11 to 27 points over `fedavg` on *classes*, *markov* and *flash*, and 5 to 7 on
@@ -535,12 +535,12 @@ fn write_table(
     let highest = highest(study);
     for entrant in &ENTRANTS {
         let name = entrant.name;
-        let found = of(study, name, END);
+        let found = of(study, name, END_COLUMN);
         let place = place(study, highest, name);
         let less = if name == "fedavg" {
             String::new()
         } else {
-            points_difference(difference(&found, &of(study, "fedavg", END)))
+            points_difference(difference(&found, &of(study, "fedavg", END_COLUMN)))
         };
         let reached: Vec<_> = of(study, name, task.target).into_values().collect();
         let reached = match stats::mean(&reached) {
@@ -548,20 +548,20 @@ fn write_table(
             None if found.is_empty() => String::new(),
             None => format!("(0 of {})", found.len()),
         };
-        let heard: Vec<_> = of(study, name, "cep").into_values().map(|answers| answers / 300.0).collect();
-        let heard = stats::mean(&heard).map_or_else(String::new, |mean| format!("{mean:.1}"));
+        let n_responses: Vec<_> = of(study, name, "cep").into_values().map(|total| total / 300.0).collect();
+        let n_responses = stats::mean(&n_responses).map_or_else(String::new, |mean| format!("{mean:.1}"));
         let hours: Vec<_> = of(study, name, "virtual_s").into_values().map(|s| s / 3600.0).collect();
         let hours = stats::mean(&hours).map_or_else(String::new, |mean| format!("{mean:.1} h"));
         let rates = match stage {
-            Stage::Tuned => best(task, tuning, name).map_or_else(String::new, |(rate, server)| {
-                let edge = if rate == task.rates[1] { "" } else { "*" };
-                format!("{rate}{edge}, {server}")
+            Stage::Tuned => best(task, tuning, name).map_or_else(String::new, |(learning_rate, server)| {
+                let edge = if learning_rate == task.learning_rates[1] { "" } else { "*" };
+                format!("{learning_rate}{edge}, {server}")
             }),
             _ => entrant.defaults(task).1.to_owned(),
         };
         writeln!(
             page,
-            "| {name} | {} | {place} | {less} | {reached} | {} | {heard} | {hours} | {rates} |",
+            "| {name} | {} | {place} | {less} | {reached} | {} | {n_responses} | {hours} | {rates} |",
             mean_cell(&found),
             mean_cell(&of(study, name, "oracle_client_worst_tenth")),
         )?;
@@ -574,7 +574,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_what_the_figures_say() {
+    fn the_page_follows_from_the_results() {
         let page = std::fs::read_to_string(workspace().join("docs/results/field.md")).unwrap();
         assert!(page == write().unwrap(), "run cargo xtask results field");
     }

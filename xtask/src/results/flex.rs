@@ -10,7 +10,7 @@ use ebb_papers::pages::flex::{CROSSINGS_CSV, Crossing, LEVELS};
 use crate::workspace;
 
 /// Takes the crossings from the records of the grids, in a folder that holds one a grid.
-pub(super) fn look_at_crossings(runs: &Path) -> Result<(), Box<dyn Error>> {
+pub(super) fn find_crossings(runs: &Path) -> Result<(), Box<dyn Error>> {
     let mut found = Vec::new();
     for (level, grid, _) in LEVELS {
         let cells = runs.join(grid).join("cells");

@@ -74,9 +74,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     if runs.exists() {
         match args.what {
-            What::Fdms => fdms::look_at_friends(&runs)?,
+            What::Fdms => fdms::measure_similarity(&runs)?,
             What::E3cs | What::Fast | What::Field => {}
-            What::Flex => flex::look_at_crossings(&runs)?,
+            What::Flex => flex::find_crossings(&runs)?,
         }
     }
     if let What::Field = args.what {

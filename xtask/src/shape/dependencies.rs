@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{host, metadata, none};
+use super::{host, metadata, assert_none};
 
 /// The crates of the workspace, and which others each may use outside of tests.
 const MAY_USE: &[(&str, &[&str])] = &[
@@ -87,13 +87,13 @@ const IMPURE: &[&str] = &[
 
 #[test]
 fn dependencies_point_one_way() {
-    none(&wrong_directions(&metadata(&["--no-deps"])));
+    assert_none(&wrong_directions(&metadata(&["--no-deps"])));
 }
 
 #[test]
 fn the_round_and_its_methods_reach_no_io_crate() {
     let metadata = metadata(&["--filter-platform", &host()]);
-    PURE.iter().for_each(|name| none(&impure(&metadata, name)));
+    PURE.iter().for_each(|name| assert_none(&impure(&metadata, name)));
 }
 
 /// Every crate that the table does not know, and every use that it does not allow.

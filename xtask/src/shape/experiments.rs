@@ -7,7 +7,7 @@ use ebb_cli::assemble::{Assembled, read_settings};
 use ebb_methods::Registry;
 use ebb_settings::{Origin, Tree};
 
-use super::{files_below, none};
+use super::{files_below, assert_none};
 use crate::workspace;
 
 #[test]
@@ -16,7 +16,7 @@ fn every_shipped_configuration_assembles() {
     // What papers published is no configuration.
     files.retain(|file| file.parent().is_some_and(|folder| !folder.ends_with("experiments/papers")));
     assert!(!files.is_empty(), "no configuration is shipped");
-    none(&files.iter().filter_map(|file| assemble(file).err()).collect::<Vec<_>>());
+    assert_none(&files.iter().filter_map(|file| assemble(file).err()).collect::<Vec<_>>());
 }
 
 /// Builds the run that a file describes; of a grid that of its last method.

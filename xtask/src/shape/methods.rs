@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::source::without_tests;
-use super::{files_below, none, read};
+use super::{files_below, assert_none, read};
 use crate::workspace;
 
 #[test]
@@ -14,7 +14,7 @@ fn every_method_is_registered() {
         let folder = sources.join(role);
         let methods = entries(&files_below(&folder, ".rs"), &folder, role);
         assert!(!methods.is_empty(), "{role}/ has no method with an ENTRY");
-        none(&unregistered(&methods, &registry));
+        assert_none(&unregistered(&methods, &registry));
     }
 }
 
@@ -26,7 +26,7 @@ fn every_part_of_a_method_is_listed() {
         let folder = sources.join(part);
         let entries = declared(&files_below(&folder, ".rs"));
         assert!(!entries.is_empty(), "{part}/ has no ENTRY");
-        none(&unregistered(&entries, &read(&folder.join("mod.rs"))));
+        assert_none(&unregistered(&entries, &read(&folder.join("mod.rs"))));
     }
 }
 

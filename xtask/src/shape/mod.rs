@@ -36,8 +36,8 @@ fn host() -> String {
 /// When it fails, with what it said.
 fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("starting {command:?}: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
+    let stderr_text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {stderr_text}");
     String::from_utf8(output.stdout).unwrap_or_else(|_| panic!("{command:?} printed no text"))
 }
 
@@ -63,6 +63,6 @@ fn read(path: &Path) -> String {
 
 /// # Panics
 /// When there are complaints, with one a line.
-fn none(complaints: &[String]) {
+fn assert_none(complaints: &[String]) {
     assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::source::{test_modules, without_tests};
-use super::{files_below, none, read};
+use super::{files_below, assert_none, read};
 use crate::workspace;
 
 const PURE: [&str; 2] = ["ebb-round", "ebb-methods"];
@@ -22,17 +22,17 @@ fn sources_mention_neither_io_nor_clock() {
             let module = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             if !for_tests.contains(&module) {
                 let place = format!("{name}: {module}.rs");
-                none(&io(&text).into_iter().map(|what| format!("{place}: {what}")).collect::<Vec<_>>());
+                assert_none(&io(&text).into_iter().map(|what| format!("{place}: {what}")).collect::<Vec<_>>());
             }
         }
     }
 }
 
 #[test]
-fn clippy_bans_io_and_clock_beside_both_manifests() {
+fn clippy_bans_io_and_clock_for_both_crates() {
     for name in PURE {
         let bans = read(&workspace().join("crates").join(name).join("clippy.toml"));
-        none(&missing_bans(&bans).into_iter().map(|what| format!("{name}: {what}")).collect::<Vec<_>>());
+        assert_none(&missing_bans(&bans).into_iter().map(|what| format!("{name}: {what}")).collect::<Vec<_>>());
     }
 }
 
@@ -76,13 +76,13 @@ fn words_after<'t>(text: &'t str, path: &'t str) -> impl Iterator<Item = &'t str
 fn grouped_after<'t>(text: &'t str, opening: &'t str) -> impl Iterator<Item = &'t str> {
     text.match_indices(opening).flat_map(move |(at, _)| {
         let mut depth = 1;
-        let pieces = text[at + opening.len()..].split_inclusive([',', '{', '}']).map_while(move |piece| {
+        let parts = text[at + opening.len()..].split_inclusive([',', '{', '}']).map_while(move |part| {
             let depth_before = depth;
-            depth += i32::from(piece.ends_with('{')) - i32::from(piece.ends_with('}'));
-            (depth_before > 0).then_some((depth_before, piece))
+            depth += i32::from(part.ends_with('{')) - i32::from(part.ends_with('}'));
+            (depth_before > 0).then_some((depth_before, part))
         });
-        let outermost = pieces.filter(|(depth, _)| *depth == 1);
-        outermost.filter_map(|(_, piece)| Some(words(piece).next()?.0))
+        let outermost = parts.filter(|(depth, _)| *depth == 1);
+        outermost.filter_map(|(_, part)| Some(words(part).next()?.0))
     })
 }
 

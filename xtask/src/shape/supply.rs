@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::source::{test_modules, without_tests};
-use super::{files_below, host, metadata, none, read};
+use super::{files_below, host, metadata, assert_none, read};
 use crate::workspace;
 
 /// Crates that are no members of the workspace.
@@ -27,7 +27,7 @@ fn crates_without_unsafe_code_forbid_it() {
         members.iter().map(|manifest| manifest.parent().expect("a file is in a folder").to_owned()).collect();
     folders.extend(["xtask"].iter().chain(&OUTSIDE).map(|folder| workspace().join(folder)));
     let complaints = folders.iter().flat_map(|folder| allowed_needlessly(&sources(folder)));
-    none(&complaints.collect::<Vec<_>>());
+    assert_none(&complaints.collect::<Vec<_>>());
 }
 
 #[test]
@@ -39,13 +39,13 @@ fn scripts_of_the_gate_keep_to_the_lock_files() {
         let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
         unlocked(&read(script)).into_iter().map(move |line| format!(".ci/{name}: {line}"))
     });
-    none(&unlocked.collect::<Vec<_>>());
+    assert_none(&unlocked.collect::<Vec<_>>());
 }
 
 #[test]
 fn no_dependency_needs_a_newer_rust_than_is_promised() {
     let metadata = metadata(&["--filter-platform", &host()]);
-    none(&too_new(&metadata, &workspace_table("workspace.package.rust-version")));
+    assert_none(&too_new(&metadata, &workspace_table("workspace.package.rust-version")));
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn releases_check_the_arithmetic_on_what_others_sent() {
     let unchecked = READ_OTHERS
         .iter()
         .filter(|name| workspace_table(&format!("profile.release.package.{name}.overflow-checks")) != "true");
-    none(&unchecked.map(|name| format!("Cargo.toml: {name}.overflow-checks is not on")).collect::<Vec<_>>());
+    assert_none(&unchecked.map(|name| format!("Cargo.toml: {name}.overflow-checks is not on")).collect::<Vec<_>>());
 }
 
 /// What the workspace's manifest says under a path of keys, as text.

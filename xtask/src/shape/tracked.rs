@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::{none, output};
+use super::{assert_none, output};
 use crate::workspace;
 
 const LARGEST_BYTES: u64 = 500_000;
@@ -23,7 +23,7 @@ fn tracked_files_are_small_and_name_no_machine() {
     let names = output(Command::new("git").args(["ls-files", "-z"]).current_dir(workspace()));
     let names: Vec<_> = names.split_terminator('\0').collect();
     assert!(!names.is_empty(), "git tracks no file");
-    none(&unfit(workspace(), &names));
+    assert_none(&unfit(workspace(), &names));
 }
 
 /// What is wrong with these files; those that are gone from the folder are passed over.

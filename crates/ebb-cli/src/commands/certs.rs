@@ -17,7 +17,7 @@ use x509_parser::pem::Pem;
 
 use crate::CliError;
 use crate::args::{Certs, CertsCommand, Renew};
-use crate::output::{note, say};
+use crate::output::{print_note, print_line};
 
 /// How long certificates last, in days: an authority, and what it signs.
 const AUTHORITY_DAYS: u64 = 3650;
@@ -25,7 +25,7 @@ const SIGNED_DAYS: u64 = 365;
 const DAY_S: u64 = 86_400;
 
 /// Clocks of others may be behind by so much.
-const BEHIND_S: u64 = 3600;
+const CLOCK_SKEW_S: u64 = 3600;
 
 /// The names of the authority's files.
 const CA: &str = "ca";
@@ -35,10 +35,10 @@ pub(crate) fn run(args: &Certs) -> Result<(), CliError> {
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     match &args.command {
         Some(CertsCommand::Renew(renew)) => {
-            for line in renewed(renew, now_s)? {
-                note(&line);
+            for line in renew_certificates(renew, now_s)? {
+                print_note(&line);
             }
-            note(
+            print_note(
                 "keys are as they were; a running server reads its certificate by itself, each client needs a copy of its own",
             );
             Ok(())
@@ -46,14 +46,14 @@ pub(crate) fn run(args: &Certs) -> Result<(), CliError> {
         None => {
             let folder = args.folder.as_deref().expect("required without a subcommand");
             let authority = authority_folder(folder, args.ca.as_deref());
-            make(folder, &authority, &args.names, args.clients, now_s)?;
-            say_what_next(folder, &authority, args.clients)
+            make_certificates(folder, &authority, &args.names, args.clients, now_s)?;
+            print_next_steps(folder, &authority, args.clients)
         }
     }
 }
 
 /// Makes an authority, and what it signs.
-fn make(
+fn make_certificates(
     folder: &Path,
     authority: &Path,
     names: &[String],
@@ -72,60 +72,60 @@ fn make(
     }
     create(folder)?;
     create(authority)?;
-    private(authority)?;
-    let key = KeyPair::generate().map_err(wrong)?;
+    restrict_to_owner(authority)?;
+    let key = KeyPair::generate().map_err(certificate_error)?;
     let mut params = CertificateParams::default();
     // Two authorities of one name would be taken for one another.
-    let mark: [u8; 4] = unguessable();
-    let name = format!("Ebbflow authority {}", ebb_net::tokens::hex(&mark));
+    let unique_suffix: [u8; 4] = unguessable();
+    let name = format!("Ebbflow authority {}", ebb_net::tokens::hex(&unique_suffix));
     params.distinguished_name.push(DnType::CommonName, name);
     // It signs certificates, and no other authority.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    lasts(&mut params, now_s, now_s + AUTHORITY_DAYS * DAY_S);
-    let certificate = params.self_signed(&key).map_err(wrong)?.pem();
-    keep_key(authority, CA, &key)?;
-    keep(authority, CA, &certificate)?;
-    keep(folder, CA, &certificate)?;
+    set_validity(&mut params, now_s, now_s + AUTHORITY_DAYS * DAY_S);
+    let certificate = params.self_signed(&key).map_err(certificate_error)?.pem();
+    write_key(authority, CA, &key)?;
+    write_certificate(authority, CA, &certificate)?;
+    write_certificate(folder, CA, &certificate)?;
     let authority = Authority::open(authority, now_s)?;
-    let make = |name: &str, names: &[String]| {
-        let key = KeyPair::generate().map_err(wrong)?;
-        keep_key(folder, name, &key)?;
+    let make_signed = |name: &str, names: &[String]| {
+        let key = KeyPair::generate().map_err(certificate_error)?;
+        write_key(folder, name, &key)?;
         authority.sign(folder, name, names, &key, now_s)
     };
-    make(SERVER, names)?;
-    (0..n_clients).try_for_each(|number| make(&of_client(number), &[of_client(number)]))
+    make_signed(SERVER, names)?;
+    (0..n_clients).try_for_each(|number| make_signed(&client_file_stem(number), &[client_file_stem(number)]))
 }
 
 /// Makes new certificates of an authority that is there, with the keys that the present ones have: clients
 /// are bound to theirs. Says what was made.
-fn renewed(args: &Renew, now_s: u64) -> Result<Vec<String>, CliError> {
+fn renew_certificates(args: &Renew, now_s: u64) -> Result<Vec<String>, CliError> {
     let folder = &args.folder;
     let authority = Authority::open(&authority_folder(folder, args.ca.as_deref()), now_s)?;
     let mut made = Vec::new();
-    for name in signed_in(folder)? {
-        let there = Present::read(&folder.join(format!("{name}.pem")))?;
-        let names = if name == SERVER && !args.names.is_empty() { &args.names } else { &there.names };
-        authority.sign(folder, &name, names, &there.key, now_s)?;
-        made.push(format!("{name}.pem: until {}", authority.until(now_s)));
+    for name in signed_names(folder)? {
+        let existing = ExistingCertificate::read(&folder.join(format!("{name}.pem")))?;
+        let names = if name == SERVER && !args.names.is_empty() { &args.names } else { &existing.names };
+        authority.sign(folder, &name, names, &existing.key, now_s)?;
+        made.push(format!("{name}.pem: until {}", authority.expiry_date(now_s)));
     }
-    for name in (0..args.clients).map(of_client) {
+    for name in (0..args.clients).map(client_file_stem) {
         if !folder.join(format!("{name}.pem")).exists() {
-            let key = KeyPair::generate().map_err(wrong)?;
-            keep_key(folder, &name, &key)?;
+            let key = KeyPair::generate().map_err(certificate_error)?;
+            write_key(folder, &name, &key)?;
             authority.sign(folder, &name, std::slice::from_ref(&name), &key, now_s)?;
-            made.push(format!("{name}.pem: new, until {}", authority.until(now_s)));
+            made.push(format!("{name}.pem: new, until {}", authority.expiry_date(now_s)));
         }
     }
     Ok(made)
 }
 
-fn of_client(number: u32) -> String {
+fn client_file_stem(number: u32) -> String {
     format!("client-{number}")
 }
 
 /// The certificates in a folder that an authority signed, without their endings.
-fn signed_in(folder: &Path) -> Result<Vec<String>, CliError> {
+fn signed_names(folder: &Path) -> Result<Vec<String>, CliError> {
     let entries = std::fs::read_dir(folder).map_err(|error| CliError::file("reading", folder, error))?;
     let mut names: Vec<_> = entries
         .filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.strip_suffix(".pem")?.to_owned()))
@@ -146,7 +146,7 @@ fn signed_in(folder: &Path) -> Result<Vec<String>, CliError> {
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// In seconds since 1970.
-    until_s: u64,
+    expires_s: u64,
 }
 
 impl Authority {
@@ -166,28 +166,28 @@ impl Authority {
         let unusable = |file: &Path, why: &str| CliError::Usage(format!("{}: {why}", file.display()));
         let key = KeyPair::from_pem(&key)
             .map_err(|_| unusable(&key_file, "no private key; give that of the authority"))?;
-        let there = Present::read(&file)?;
-        if there.key.subject_public_key_info() != key.subject_public_key_info() {
+        let existing = ExistingCertificate::read(&file)?;
+        if existing.key.subject_public_key_info() != key.subject_public_key_info() {
             return Err(unusable(&key_file, "not the key of ca.pem beside it; put back the one that is"));
         }
-        if there.until_s <= now_s {
+        if existing.expires_s <= now_s {
             return Err(CliError::Usage(format!(
                 "{}: the authority has expired, and what it signs is trusted by nobody; make another by ebbflow certs in another folder, \
                  and give its ca.pem to every client",
                 file.display()
             )));
         }
-        let issuer = Issuer::from_ca_cert_pem(&text, key).map_err(wrong)?;
-        Ok(Authority { issuer, until_s: there.until_s })
+        let issuer = Issuer::from_ca_cert_pem(&text, key).map_err(certificate_error)?;
+        Ok(Authority { issuer, expires_s: existing.expires_s })
     }
 
     /// Until when what it signs now lasts: no longer than itself.
-    fn until_s(&self, now_s: u64) -> u64 {
-        (now_s + SIGNED_DAYS * DAY_S).min(self.until_s)
+    fn expiry_s(&self, now_s: u64) -> u64 {
+        (now_s + SIGNED_DAYS * DAY_S).min(self.expires_s)
     }
 
-    fn until(&self, now_s: u64) -> String {
-        let until = date_time_ymd(1970, 1, 1) + Duration::from_secs(self.until_s(now_s));
+    fn expiry_date(&self, now_s: u64) -> String {
+        let until = date_time_ymd(1970, 1, 1) + Duration::from_secs(self.expiry_s(now_s));
         format!("{}-{:02}-{:02}", until.year(), u8::from(until.month()), until.day())
     }
 
@@ -201,7 +201,7 @@ impl Authority {
         now_s: u64,
     ) -> Result<(), CliError> {
         let is_server = name == SERVER;
-        let mut params = CertificateParams::new(names).map_err(wrong)?;
+        let mut params = CertificateParams::new(names).map_err(certificate_error)?;
         params.distinguished_name.push(DnType::CommonName, format!("Ebbflow {name}"));
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
@@ -210,21 +210,21 @@ impl Authority {
             false => ExtendedKeyUsagePurpose::ClientAuth,
         }];
         params.use_authority_key_identifier_extension = true;
-        lasts(&mut params, now_s, self.until_s(now_s));
-        let certificate = params.signed_by(key, &self.issuer).map_err(wrong)?;
-        keep(folder, name, &certificate.pem())
+        set_validity(&mut params, now_s, self.expiry_s(now_s));
+        let certificate = params.signed_by(key, &self.issuer).map_err(certificate_error)?;
+        write_certificate(folder, name, &certificate.pem())
     }
 }
 
 /// What is taken over from a certificate that is there.
-struct Present {
+struct ExistingCertificate {
     key: SubjectPublicKeyInfo,
     names: Vec<String>,
-    until_s: u64,
+    expires_s: u64,
 }
 
-impl Present {
-    fn read(file: &Path) -> Result<Present, CliError> {
+impl ExistingCertificate {
+    fn read(file: &Path) -> Result<ExistingCertificate, CliError> {
         let bytes = std::fs::read(file).map_err(|error| CliError::file("reading", file, error))?;
         let unusable = |why: &str| CliError::Usage(format!("{}: {why}", file.display()));
         let pem = Pem::iter_from_buffer(&bytes).next().and_then(Result::ok);
@@ -236,7 +236,7 @@ impl Present {
             unusable(&format!("its key cannot be used ({error}); make another certificate"))
         })?;
         let until_s = u64::try_from(certificate.validity().not_after.timestamp()).unwrap_or(0);
-        Ok(Present { key, names: names(&certificate), until_s })
+        Ok(ExistingCertificate { key, names: names(&certificate), expires_s: until_s })
     }
 }
 
@@ -255,9 +255,9 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
 }
 
 /// When a certificate is good, and a number that no other of its authority has.
-fn lasts(params: &mut CertificateParams, now_s: u64, until_s: u64) {
+fn set_validity(params: &mut CertificateParams, now_s: u64, until_s: u64) {
     let at = |unix_s| date_time_ymd(1970, 1, 1) + Duration::from_secs(unix_s);
-    params.not_before = at(now_s.saturating_sub(BEHIND_S));
+    params.not_before = at(now_s.saturating_sub(CLOCK_SKEW_S));
     params.not_after = at(until_s);
     let mut number: [u8; 16] = unguessable();
     // Positive, and of full length.
@@ -265,7 +265,7 @@ fn lasts(params: &mut CertificateParams, now_s: u64, until_s: u64) {
     params.serial_number = Some(SerialNumber::from_slice(&number));
 }
 
-fn wrong(error: rcgen::Error) -> CliError {
+fn certificate_error(error: rcgen::Error) -> CliError {
     CliError::Usage(format!("making certificates: {error}"))
 }
 
@@ -286,7 +286,7 @@ fn create(folder: &Path) -> Result<(), CliError> {
 }
 
 /// Only its owner may look into it.
-fn private(folder: &Path) -> Result<(), CliError> {
+fn restrict_to_owner(folder: &Path) -> Result<(), CliError> {
     #[cfg(unix)]
     {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
@@ -298,34 +298,34 @@ fn private(folder: &Path) -> Result<(), CliError> {
 }
 
 /// Puts a certificate in the place of the one before, whole: a server reads it when it changes.
-fn keep(folder: &Path, name: &str, certificate: &str) -> Result<(), CliError> {
+fn write_certificate(folder: &Path, name: &str, certificate: &str) -> Result<(), CliError> {
     let (file, new) = (folder.join(format!("{name}.pem")), folder.join(format!("{name}.new")));
     std::fs::write(&new, certificate)
         .and_then(|()| std::fs::rename(&new, &file))
         .map_err(|error| CliError::file("writing", &file, error))
 }
 
-fn keep_key(folder: &Path, name: &str, key: &KeyPair) -> Result<(), CliError> {
+fn write_key(folder: &Path, name: &str, key: &KeyPair) -> Result<(), CliError> {
     let file = folder.join(format!("{name}.key"));
     keep_private(&file, key.serialize_pem().as_bytes())
         .map_err(|error| CliError::file("writing", &file, error))
 }
 
-fn say_what_next(folder: &Path, authority: &Path, n_clients: u32) -> Result<(), CliError> {
-    note(&format!(
+fn print_next_steps(folder: &Path, authority: &Path, n_clients: u32) -> Result<(), CliError> {
+    print_note(&format!(
         "the authority's key is {}: only ebbflow certs renew needs it, so keep it where nobody else comes",
         authority.join("ca.key").display()
     ));
     // Paths in a configuration are relative to its own folder, which need not be this one.
     let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let folder = whole.display();
-    say(&format!("[serve.tls]\ncertificate = \"{folder}/server.pem\"\nkey = \"{folder}/server.key\""))?;
+    print_line(&format!("[serve.tls]\ncertificate = \"{folder}/server.pem\"\nkey = \"{folder}/server.key\""))?;
     if n_clients > 0 {
-        say(&format!("clients = \"{folder}/ca.pem\""))?;
+        print_line(&format!("clients = \"{folder}/ca.pem\""))?;
     }
-    let own = if n_clients > 0 { " --cert client-N.pem --key client-N.key" } else { "" };
-    say(&format!(
-        "\n# clients, each with a copy of these files and no other: ebbflow join https://... --ca ca.pem{own}\n\
+    let client_flags = if n_clients > 0 { " --cert client-N.pem --key client-N.key" } else { "" };
+    print_line(&format!(
+        "\n# clients, each with a copy of these files and no other: ebbflow join https://... --ca ca.pem{client_flags}\n\
          # they last a year, the authority ten: ebbflow certs renew {folder}"
     ))
 }
@@ -341,18 +341,18 @@ mod tests {
         let (certs, authority) = (folder.join("certs"), folder.join("certs-authority"));
         assert_eq!(authority_folder(&certs, None), authority);
         let names = ["localhost", "10.0.0.1", "::1"].map(str::to_owned);
-        make(&certs, &authority, &names, 2, NOW_S).unwrap();
+        make_certificates(&certs, &authority, &names, 2, NOW_S).unwrap();
         (certs, authority)
     }
 
     fn renew(certs: &Path, clients: u32, now_s: u64) -> Result<Vec<String>, String> {
         let args = Renew { folder: certs.to_owned(), ca: None, names: Vec::new(), clients };
-        renewed(&args, now_s).map_err(|error| error.to_string())
+        renew_certificates(&args, now_s).map_err(|error| error.to_string())
     }
 
     /// From when until when a certificate lasts, in days from now and seconds, and what it says of
     /// authorities.
-    fn look(file: &Path) -> (i64, i64, Option<(bool, Option<u32>)>) {
+    fn validity_of(file: &Path) -> (i64, i64, Option<(bool, Option<u32>)>) {
         let bytes = std::fs::read(file).unwrap();
         let pem = Pem::iter_from_buffer(&bytes).next().unwrap().unwrap();
         let certificate = pem.parse_x509().unwrap();
@@ -371,16 +371,16 @@ mod tests {
     fn an_authority_lasts_ten_years_and_signs_for_one_and_no_other_authority() {
         let folder = tempfile::tempdir().unwrap();
         let (certs, authority) = made(folder.path());
-        let early = -(BEHIND_S as i64);
-        assert_eq!(look(&certs.join("ca.pem")), (early, 3650, Some((true, Some(0)))));
+        let early = -(CLOCK_SKEW_S as i64);
+        assert_eq!(validity_of(&certs.join("ca.pem")), (early, 3650, Some((true, Some(0)))));
         for name in ["server.pem", "client-0.pem", "client-1.pem"] {
-            assert_eq!(look(&certs.join(name)), (early, 365, Some((false, None))), "{name}");
+            assert_eq!(validity_of(&certs.join(name)), (early, 365, Some((false, None))), "{name}");
         }
-        let server = Present::read(&certs.join("server.pem")).unwrap();
+        let server = ExistingCertificate::read(&certs.join("server.pem")).unwrap();
         assert_eq!(server.names, ["localhost", "10.0.0.1", "::1"]);
         assert!(!certs.join("ca.key").exists(), "the authority's key lies apart");
         assert!(authority.join("ca.key").exists());
-        let again = make(&certs, &authority, &[], 0, NOW_S).unwrap_err().to_string();
+        let again = make_certificates(&certs, &authority, &[], 0, NOW_S).unwrap_err().to_string();
         assert!(again.contains("ebbflow certs renew"), "{again}");
     }
 
@@ -402,7 +402,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (certs, _) = made(folder.path());
         let files = ["server.pem", "client-0.pem", "client-1.pem"].map(|name| certs.join(name));
-        let read = || files.clone().map(|file| Present::read(&file).unwrap());
+        let read = || files.clone().map(|file| ExistingCertificate::read(&file).unwrap());
         let (before, texts) = (read(), files.clone().map(|file| std::fs::read(file).unwrap()));
         // A client's key may be on its device alone.
         std::fs::remove_file(certs.join("client-1.key")).unwrap();
@@ -411,7 +411,7 @@ mod tests {
         for ((before, after), (file, text)) in before.iter().zip(read()).zip(files.iter().zip(texts)) {
             assert_eq!(before.key, after.key);
             assert_eq!(before.names, after.names);
-            assert_eq!(after.until_s, later_s + SIGNED_DAYS * DAY_S);
+            assert_eq!(after.expires_s, later_s + SIGNED_DAYS * DAY_S);
             assert_ne!(std::fs::read(file).unwrap(), text);
         }
         // Those that are missing are made.
@@ -426,7 +426,7 @@ mod tests {
         let (certs, authority) = made(folder.path());
         let end_s = NOW_S + AUTHORITY_DAYS * DAY_S;
         renew(&certs, 0, end_s - 10 * DAY_S).unwrap();
-        assert_eq!(Present::read(&certs.join("server.pem")).unwrap().until_s, end_s);
+        assert_eq!(ExistingCertificate::read(&certs.join("server.pem")).unwrap().expires_s, end_s);
         let expired = renew(&certs, 0, end_s).unwrap_err();
         assert!(
             expired.contains("the authority has expired") && expired.contains("every client"),

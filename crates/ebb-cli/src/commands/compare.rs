@@ -6,27 +6,27 @@ use std::path::Path;
 use ebb_methods::Registry;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::args::{Compare, How};
+use crate::args::{Compare, RunOptions};
 use crate::assemble::read_settings;
-use crate::grid::{Finished, Grid, tables};
-use crate::output::{bold, note, say, this_command};
-use crate::progress::interruption;
+use crate::grid::{FinishedCell, Grid, tables};
+use crate::output::{bold, print_note, print_line, this_command};
+use crate::progress::interrupt_flag;
 use crate::{CliError, PROGRAM};
 
 pub(crate) fn run(registry: &Registry, args: &Compare) -> Result<(), CliError> {
-    let (tree, base) = read_settings(&args.file, &args.changes.set, args.how.place.data.as_deref())?;
+    let (tree, base) = read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
     let stem = args.file.file_stem().map_or("grid".into(), std::ffi::OsStr::to_os_string);
     let folder = args.out.clone().unwrap_or_else(|| Path::new("runs").join(stem));
     let grid = Grid::new(&tree, &base, &folder)?;
-    run_grid(registry, &grid, &args.how, args.at_most.unwrap_or(usize::MAX))?;
-    if args.how.json {
+    run_grid(registry, &grid, &args.options, args.at_most.unwrap_or(usize::MAX))?;
+    if args.options.json {
         return Ok(());
     }
-    say(&format!("\nfigures  {}\nrecords  {}", grid.csv.display(), folder.join("cells").display()))
+    print_line(&format!("\nfigures  {}\nrecords  {}", grid.csv.display(), folder.join("cells").display()))
 }
 
 /// Runs what is left of a grid and prints its table.
-pub(crate) fn run_grid(registry: &Registry, grid: &Grid, how: &How, at_most: usize) -> Result<(), CliError> {
+pub(crate) fn run_grid(registry: &Registry, grid: &Grid, how: &RunOptions, at_most: usize) -> Result<(), CliError> {
     let (finished, stopped) = run_cells(registry, grid, how, at_most)?;
     if !how.json {
         print_tables(&finished, &grid.varied)?;
@@ -37,10 +37,10 @@ pub(crate) fn run_grid(registry: &Registry, grid: &Grid, how: &How, at_most: usi
     }
     let others: Vec<_> = finished.iter().filter(|row| row.program != PROGRAM).collect();
     if let Some(first) = others.first() {
-        note(&format!("{} of the rows were made by {}, not by {PROGRAM}", others.len(), first.program));
+        print_note(&format!("{} of the rows were made by {}, not by {PROGRAM}", others.len(), first.program));
     }
     if left > 0 && !how.json {
-        say(&format!("{left} of {} runs are left; go on with: {}", grid.cells.len(), this_command()))?;
+        print_line(&format!("{left} of {} runs are left; go on with: {}", grid.cells.len(), this_command()))?;
     }
     Ok(())
 }
@@ -49,12 +49,12 @@ pub(crate) fn run_grid(registry: &Registry, grid: &Grid, how: &How, at_most: usi
 pub(crate) fn run_cells(
     registry: &Registry,
     grid: &Grid,
-    how: &How,
+    how: &RunOptions,
     at_most: usize,
-) -> Result<(Vec<Finished>, bool), CliError> {
+) -> Result<(Vec<FinishedCell>, bool), CliError> {
     let notes = grid.check(registry)?;
     if !how.quiet && !how.json {
-        notes.iter().for_each(|line| note(line));
+        notes.iter().for_each(|line| print_note(line));
     }
     let before = grid.finished()?;
     let known = before.iter().flatten().count();
@@ -62,21 +62,21 @@ pub(crate) fn run_cells(
     let bar = (!how.quiet && !how.json && todo > 0 && std::io::stderr().is_terminal()).then(|| bar(todo));
     let lines = !how.quiet && !how.json && bar.is_none();
     if lines && known > 0 {
-        note(&format!("{known} of {} runs were finished before", grid.cells.len()));
+        print_note(&format!("{known} of {} runs were finished before", grid.cells.len()));
     }
     if how.json {
-        before.iter().flatten().try_for_each(|finished| say(&as_json(finished).to_string()))?;
+        before.iter().flatten().try_for_each(|finished| print_line(&as_json(finished).to_string()))?;
     }
-    let stop = interruption();
-    let each = |finished: &Finished, done: usize, all: usize| {
+    let stop = interrupt_flag();
+    let each = |finished: &FinishedCell, done: usize, all: usize| {
         if let Some(bar) = &bar {
             bar.set_message(label(finished));
             bar.set_position(done as u64);
         } else if how.json {
             // A reader that went away does not stop a study.
-            let _ = say(&as_json(finished).to_string());
+            let _ = print_line(&as_json(finished).to_string());
         } else if lines {
-            note(&format!("run {done}/{all}  {}", label(finished)));
+            print_note(&format!("run {done}/{all}  {}", label(finished)));
         }
     };
     let results = grid.run(registry, how.threads(), at_most, &stop, &each)?;
@@ -87,31 +87,31 @@ pub(crate) fn run_cells(
 }
 
 /// A finished run as an object of JSON.
-pub(crate) fn as_json(finished: &Finished) -> serde_json::Value {
+pub(crate) fn as_json(finished: &FinishedCell) -> serde_json::Value {
     serde_json::json!({
-        "method": finished.method, "values": finished.values, "seed": finished.seed, "figures": finished.figures,
+        "method": finished.method, "values": finished.values, "seed": finished.seed, "figures": finished.metrics,
     })
 }
 
 /// One table for every combination of the settings that vary.
-pub(crate) fn print_tables(finished: &[Finished], varied: &[String]) -> Result<(), CliError> {
+pub(crate) fn print_tables(finished: &[FinishedCell], varied: &[String]) -> Result<(), CliError> {
     for (at, (title, table)) in tables(finished, varied).iter().enumerate() {
         if at > 0 {
-            say("")?;
+            print_line("")?;
         }
         if !title.is_empty() {
-            say(&bold(title))?;
+            print_line(&bold(title))?;
         }
         table.print()?;
     }
     Ok(())
 }
 
-fn label(finished: &Finished) -> String {
+fn label(finished: &FinishedCell) -> String {
     let mut words = vec![finished.method.clone()];
     words.extend(finished.values.iter().cloned());
     words.push(format!("seed {}", finished.seed));
-    match (finished.figures.final_accuracy, finished.figures.final_loss) {
+    match (finished.metrics.final_accuracy, finished.metrics.final_loss) {
         (Some(accuracy), _) => words.push(format!("accuracy {accuracy:.4}")),
         (None, Some(loss)) => words.push(format!("loss {loss:.4}")),
         (None, None) => {}

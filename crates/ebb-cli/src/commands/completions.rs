@@ -4,10 +4,10 @@ use clap::CommandFactory;
 
 use crate::CliError;
 use crate::args::Args;
-use crate::output::say;
+use crate::output::print_line;
 
 pub(crate) fn run(shell: clap_complete::Shell) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "ebbflow", &mut script);
-    say(String::from_utf8_lossy(&script).trim_end())
+    print_line(String::from_utf8_lossy(&script).trim_end())
 }

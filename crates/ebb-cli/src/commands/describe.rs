@@ -6,55 +6,55 @@ use ebb_settings::{Tree, nearest};
 
 use crate::CliError;
 use crate::args::Describe;
-use crate::commands::list::{Named, everything, indent};
-use crate::output::{bold, say};
+use crate::commands::list::{ListEntry, all_entries, indent};
+use crate::output::{bold, print_line};
 
 pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> {
-    let all = everything(registry);
+    let all = all_entries(registry);
     let found: Vec<_> = all.iter().filter(|named| named.name == args.name).collect();
     if found.is_empty() {
         return Err(CliError::Usage(format!(
             "there is no \"{}\"; {}",
             args.name,
-            elsewhere(registry, &all, &args.name)
+            suggest_other_names(registry, &all, &args.name)
         )));
     }
     let recipe = registry.recipes.iter().find(|recipe| recipe.name == args.name);
     for (at, named) in found.iter().enumerate() {
         if at > 0 {
-            say("")?;
+            print_line("")?;
         }
-        say(&format!("{}  ({})", bold(named.name), named.list))?;
-        say(&format!("{}\n", named.about))?;
+        print_line(&format!("{}  ({})", bold(named.name), named.list))?;
+        print_line(&format!("{}\n", named.about))?;
         match named.table {
             None => {
                 if let Some(recipe) = recipe {
                     let Recipe { paper, assumes, keeps, costs, defaults, .. } = *recipe;
-                    tell([paper, assumes, keeps, costs, defaults])?;
+                    print_method_card([paper, assumes, keeps, costs, defaults])?;
                 }
-                say(&format!("recipe = \"{}\" stands for", named.name))?;
-                say(&indent(&named.example, 4))?;
+                print_line(&format!("recipe = \"{}\" stands for", named.name))?;
+                print_line(&indent(&named.example, 4))?;
                 let chosen = Tree::from_recipe(named.name, &named.example);
                 let others = ROLES.iter().filter(|(role, _)| !chosen.has(role));
                 let others: Vec<_> = others.map(|(role, kind)| format!("{role} {kind}")).collect();
-                say(&format!("roles it does not name: {}", others.join(", ")))?;
+                print_line(&format!("roles it does not name: {}", others.join(", ")))?;
                 for method in &all {
                     let Some(table) = method.table else { continue };
                     let settings: Vec<_> = method.example.lines().skip(2).collect();
                     if chosen.text(&format!("{table}.kind")) == Some(method.name) && !settings.is_empty() {
-                        say(&format!("\nsettings of {table} {}:", method.name))?;
-                        say(&indent(&settings.join("\n"), 4))?;
+                        print_line(&format!("\nsettings of {table} {}:", method.name))?;
+                        print_line(&indent(&settings.join("\n"), 4))?;
                     }
                 }
             }
             Some(table) => {
-                let own = |own: &&method_cards::MethodCard| own.table == table && own.name == named.name;
-                if let Some(own) = method_cards::STANDARD.iter().find(own) {
-                    tell([own.paper, own.assumes, own.keeps, own.costs, own.defaults])?;
+                let card = |own: &&method_cards::MethodCard| own.table == table && own.name == named.name;
+                if let Some(card) = method_cards::STANDARD.iter().find(card) {
+                    print_method_card([card.paper, card.assumes, card.keeps, card.costs, card.defaults])?;
                 }
-                say(&format!("answers: {} In a configuration:", capital(named.question)))?;
-                say(&indent(&named.example, 4))?;
-                say(&format!("any key can be changed with --set {table}.KEY=VALUE"))?;
+                print_line(&format!("answers: {} In a configuration:", as_sentence(named.question)))?;
+                print_line(&indent(&named.example, 4))?;
+                print_line(&format!("any key can be changed with --set {table}.KEY=VALUE"))?;
                 let usual = ROLES.iter().find(|(role, _)| *role == table).map(|(_, kind)| *kind);
                 let takes = |recipe: &&Recipe| {
                     let chosen = Tree::from_recipe(recipe.name, recipe.settings);
@@ -63,7 +63,7 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
                 let takers: Vec<_> =
                     registry.recipes.iter().filter(takes).map(|recipe| recipe.name).collect();
                 if !takers.is_empty() {
-                    say(&format!("recipes that take it: {}", takers.join(", ")))?;
+                    print_line(&format!("recipes that take it: {}", takers.join(", ")))?;
                 }
             }
         }
@@ -72,17 +72,17 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
 }
 
 /// What is known of a recipe or a method beyond its settings.
-fn tell(texts: [&str; 5]) -> Result<(), CliError> {
+fn print_method_card(texts: [&str; 5]) -> Result<(), CliError> {
     let words = ["published:", "it assumes:", "kept per client:", "a round costs:", "the authors took:"];
     for (what, text) in words.into_iter().zip(texts) {
         let text = if text.is_empty() { "not known here" } else { text };
-        say(&format!("{what:18}{text}"))?;
+        print_line(&format!("{what:18}{text}"))?;
     }
-    say("")
+    print_line("")
 }
 
 /// Where to look for a name that is none: a list, what mentions it, or what is spelt almost so.
-fn elsewhere(registry: &Registry, all: &[Named], name: &str) -> String {
+fn suggest_other_names(registry: &Registry, all: &[ListEntry], name: &str) -> String {
     if let Some(named) = all.iter().find(|named| named.list == name) {
         return format!("it is a list. See: ebbflow list {}", named.list);
     }
@@ -91,7 +91,7 @@ fn elsewhere(registry: &Registry, all: &[Named], name: &str) -> String {
             .any(|word| word.trim_matches('.').eq_ignore_ascii_case(name))
     };
     let mentions =
-        |named: &&Named| named.table.is_some() && (is_word(named.about) || is_word(&named.example));
+        |named: &&ListEntry| named.table.is_some() && (is_word(named.about) || is_word(&named.example));
     let recipes = registry.recipes.iter().filter(|recipe| is_word(recipe.defaults)).map(|recipe| recipe.name);
     let mut mentioned: Vec<_> = all.iter().filter(mentions).map(|named| named.name).chain(recipes).collect();
     mentioned.dedup();
@@ -107,7 +107,7 @@ fn elsewhere(registry: &Registry, all: &[Named], name: &str) -> String {
     format!("{hint}See: ebbflow list")
 }
 
-fn capital(text: &str) -> String {
+fn as_sentence(text: &str) -> String {
     let mut text = text.trim_end_matches('?').to_owned();
     text.push('.');
     text

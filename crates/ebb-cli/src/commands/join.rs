@@ -14,16 +14,16 @@ use tokio::sync::watch;
 
 use crate::CliError;
 use crate::args::Join;
-use crate::assemble::lack;
-use crate::error::WRONG;
-use crate::invited;
-use crate::output::{log_to_stderr, note};
-use crate::private::keep_to_oneself;
-use crate::progress::on_interruption;
+use crate::assemble::missing_features;
+use crate::error::EXIT_PERMANENT;
+use crate::client_settings;
+use crate::output::{log_to_stderr, print_note};
+use crate::permissions::restrict_umask;
+use crate::progress::on_interrupt;
 
 pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     log_to_stderr(&args.logs)?;
-    keep_to_oneself();
+    restrict_umask();
     let read =
         |file: &Path| std::fs::read_to_string(file).map_err(|error| CliError::file("reading", file, error));
     let identity = match (&args.cert, &args.key) {
@@ -42,24 +42,24 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
         limits: Limits { memory_bytes: args.most_memory, job: args.most_job },
     };
     let (registry, set, exec) = (registry.clone(), args.set.clone(), args.exec.clone());
-    let (slice, place) = (args.slice, args.place.data.clone());
+    let (slice, place) = (args.slice, args.data_folder.data.clone());
     let timeout = args.worker_timeout.unwrap_or(DEFAULT_TIMEOUT);
     // Whether what is wrong with making the trainer stays wrong.
-    let stays_wrong = Arc::new(AtomicBool::new(false));
-    let wrong = Arc::clone(&stays_wrong);
+    let is_permanent = Arc::new(AtomicBool::new(false));
+    let permanent = Arc::clone(&is_permanent);
     let make = Box::new(move |invitation: &Invitation| {
         let made = match &exec {
-            Some(command) => with_worker(&registry, invitation, command, timeout, slice),
-            None => trainer(&registry, invitation, &set, place.as_deref(), slice),
+            Some(command) => worker_trainer(&registry, invitation, command, timeout, slice),
+            None => builtin_trainer(&registry, invitation, &set, place.as_deref(), slice),
         };
         made.map_err(|error| {
-            wrong.store(error.code() == WRONG, Ordering::Relaxed);
+            permanent.store(error.code() == EXIT_PERMANENT, Ordering::Relaxed);
             error.to_string()
         })
     });
     let (to, until) = watch::channel(Until::Over);
     let last = if args.leave_for_good { Until::Leaves } else { Until::Stopped };
-    on_interruption(Box::new(move || {
+    on_interrupt(Box::new(move || {
         to.send_replace(last);
     }));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -69,19 +69,19 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     let left = runtime.block_on(client::join(joining, make, until));
     // A trainer that is still at work is not waited for.
     runtime.shutdown_background();
-    match left.map_err(|error| gave_up(&error, stays_wrong.load(Ordering::Relaxed)))? {
-        Left::Over(why) => note(&format!("done: {why}")),
-        Left::Stopped => note("stopped; the same command comes back"),
+    match left.map_err(|error| join_error(&error, is_permanent.load(Ordering::Relaxed)))? {
+        Left::Over(why) => print_note(&format!("done: {why}")),
+        Left::Stopped => print_note("stopped; the same command comes back"),
     }
     Ok(())
 }
 
 /// Why a client ends by itself, and whether whoever starts it again need not.
-fn gave_up(error: &JoinError, stays_wrong: bool) -> CliError {
+fn join_error(error: &JoinError, is_permanent: bool) -> CliError {
     let message = error.to_string();
     match error {
         JoinError::Unavailable(_) => CliError::Unavailable(message),
-        JoinError::Trainer(_) if !stays_wrong => CliError::Unavailable(message),
+        JoinError::Trainer(_) if !is_permanent => CliError::Unavailable(message),
         JoinError::Unusable(_) | JoinError::Refused { .. } | JoinError::Trainer(_) => {
             CliError::Usage(message)
         }
@@ -89,15 +89,15 @@ fn gave_up(error: &JoinError, stays_wrong: bool) -> CliError {
 }
 
 /// What the server says, as settings.
-fn given(invitation: &Invitation) -> Result<Tree, CliError> {
+fn settings_from_server(invitation: &Invitation) -> Result<Tree, CliError> {
     // Whom a server asks is no client's concern, but roles are built together.
     let mut tree = Tree::from_recipe("join", "[select]\nkind = \"everyone\"");
-    tree.overlay(invited::heeded(&invitation.settings)?);
+    tree.overlay(client_settings::accepted_settings(&invitation.settings)?);
     Ok(tree)
 }
 
 /// What trains by the server's local rule with a worker that has model and data.
-fn with_worker(
+fn worker_trainer(
     registry: &Registry,
     invitation: &Invitation,
     command: &[String],
@@ -107,16 +107,16 @@ fn with_worker(
     let slice = slice.map_or(invitation.client, |slice| ClientId::new(slice as usize));
     let task = ExternalTask::for_client(slice, invitation.layout.clone(), command.to_vec(), timeout)
         .map_err(CliError::Unavailable)?;
-    let facts = BuildContext { seed: invitation.seed, n_clients: slice.idx() + 1, ..BuildContext::default() };
-    let roles = registry.build(&given(invitation)?, facts)?;
-    if let Some(lack) = lack(&task, &roles.local.step_features()) {
+    let context = BuildContext { seed: invitation.seed, n_clients: slice.idx() + 1, ..BuildContext::default() };
+    let roles = registry.build(&settings_from_server(invitation)?, context)?;
+    if let Some(lack) = missing_features(&task, &roles.local.step_features()) {
         return Err(CliError::Usage(lack));
     }
     Ok(Box::new(TaskTrainer::new(Arc::new(task), Arc::clone(&roles.local), slice, invitation.seed)))
 }
 
 /// What is wrong with a file or a folder may be otherwise once a disk is mounted; what is wrong with settings is not.
-fn unread(tree: &Tree, error: SettingsError) -> CliError {
+fn data_error(tree: &Tree, error: SettingsError) -> CliError {
     let files = ["data.file", "data.test_file"].contains(&error.key.as_str());
     let folder = error.key == "data.kind"
         && tree
@@ -126,7 +126,7 @@ fn unread(tree: &Tree, error: SettingsError) -> CliError {
 }
 
 /// Whether what a server cannot name was named here.
-fn check_own(tree: &Tree, set: &[String]) -> Result<(), CliError> {
+fn check_local_data(tree: &Tree, set: &[String]) -> Result<(), CliError> {
     let message = match tree.text("data.kind") {
         Some("external") if !tree.has("data.trainer") => {
             "a program of your own trains what this server asks for, and no server can name it; give it: --exec COMMAND"
@@ -145,20 +145,20 @@ fn check_own(tree: &Tree, set: &[String]) -> Result<(), CliError> {
 }
 
 /// What trains as the server's settings say, on the data that is here.
-fn trainer(
+fn builtin_trainer(
     registry: &Registry,
     invitation: &Invitation,
     set: &[String],
     place: Option<&Path>,
     slice: Option<u32>,
 ) -> Result<Box<dyn Trainer>, CliError> {
-    let mut tree = given(invitation)?;
+    let mut tree = settings_from_server(invitation)?;
     tree.set_data_folder(place);
     tree.set_all_from_flags(set)?;
-    check_own(&tree, set)?;
-    let mut facts = BuildContext { seed: invitation.seed, ..BuildContext::default() };
-    let task = crate::tasks::build(&tree.table("data", facts)).map_err(|error| unread(&tree, error))?;
-    facts.n_clients = task.n_clients();
+    check_local_data(&tree, set)?;
+    let mut context = BuildContext { seed: invitation.seed, ..BuildContext::default() };
+    let task = crate::tasks::build(&tree.table("data", context)).map_err(|error| data_error(&tree, error))?;
+    context.n_clients = task.n_clients();
     let (ours, theirs) = (task.layout(), &invitation.layout);
     if ours != theirs {
         return Err(CliError::Usage(format!(
@@ -181,7 +181,7 @@ fn trainer(
             task.n_clients() - 1
         )));
     }
-    let roles = registry.build(&tree, facts)?;
+    let roles = registry.build(&tree, context)?;
     Ok(Box::new(TaskTrainer::new(task, Arc::clone(&roles.local), slice, invitation.seed)))
 }
 
@@ -200,7 +200,7 @@ mod tests {
             layout: Layout::new(Vec::new()),
         };
         let set: Vec<_> = set.iter().map(|&set| set.to_owned()).collect();
-        trainer(&Registry::standard(), &invitation, &set, None, None).map(drop).unwrap_err().to_string()
+        builtin_trainer(&Registry::standard(), &invitation, &set, None, None).map(drop).unwrap_err().to_string()
     }
 
     #[test]
@@ -213,8 +213,8 @@ mod tests {
              trainer = {{ command = [\"touch\", {file:?}] }}\n"
         );
         for set in [&[][..], &["data.clients=1"], &["data.samples=3"]] {
-            let said = refused(&hostile, set);
-            assert!(said.contains("--exec COMMAND"), "{said}");
+            let error = refused(&hostile, set);
+            assert!(error.contains("--exec COMMAND"), "{error}");
         }
         assert!(!file.exists(), "a server's command was run");
     }
@@ -227,9 +227,9 @@ mod tests {
         let hostile = format!(
             "[local]\nrate = 0.1\nsteps = 1\n[data]\nkind = \"table\"\nclients = 1\nlabel = \"kind\"\nfile = {file:?}\n"
         );
-        let said = refused(&hostile, &[]);
-        assert!(said.contains("--set data.file="), "{said}");
-        let said = refused(&hostile, &[&format!("data.file={}", file.display())]);
-        assert!(said.contains("data.encoding"), "{said}");
+        let error = refused(&hostile, &[]);
+        assert!(error.contains("--set data.file="), "{error}");
+        let error = refused(&hostile, &[&format!("data.file={}", file.display())]);
+        assert!(error.contains("data.encoding"), "{error}");
     }
 }

@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use crate::CliError;
 use crate::args::List;
-use crate::output::{bold, say};
+use crate::output::{bold, print_line};
 
 /// One thing that can be named.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Named {
+pub(crate) struct ListEntry {
     /// The list it stands in.
     pub(crate) list: &'static str,
     /// The question it answers.
@@ -26,7 +26,7 @@ pub(crate) struct Named {
 }
 
 pub(crate) fn run(registry: &Registry, args: &List) -> Result<(), CliError> {
-    let mut all = everything(registry);
+    let mut all = all_entries(registry);
     if let Some(what) = &args.what {
         let mut lists: Vec<_> = all.iter().map(|named| named.list).collect();
         lists.dedup();
@@ -41,7 +41,7 @@ pub(crate) fn run(registry: &Registry, args: &List) -> Result<(), CliError> {
         all.retain(|named| named.list == what);
     }
     if args.json {
-        return say(&serde_json::to_string_pretty(&all).expect("names are text"));
+        return print_line(&serde_json::to_string_pretty(&all).expect("names are text"));
     }
     let width = all.iter().map(|named| named.name.len()).max().unwrap_or(0);
     let mut list = "";
@@ -49,15 +49,15 @@ pub(crate) fn run(registry: &Registry, args: &List) -> Result<(), CliError> {
         if named.list != list {
             let gap = if list.is_empty() { "" } else { "\n" };
             list = named.list;
-            say(&format!("{gap}{}  {}", bold(list), named.question))?;
+            print_line(&format!("{gap}{}  {}", bold(list), named.question))?;
         }
-        say(&format!("  {:width$}  {}", named.name, named.about))?;
+        print_line(&format!("  {:width$}  {}", named.name, named.about))?;
         // The list of everything stays short.
         if named.list == "worlds" && args.what.is_some() {
-            say(&indent(&named.example, 6))?;
+            print_line(&indent(&named.example, 6))?;
         }
     }
-    say("\nMore about one: ebbflow describe NAME")
+    print_line("\nMore about one: ebbflow describe NAME")
 }
 
 /// Text that begins so many blanks from the left.
@@ -66,7 +66,7 @@ pub(crate) fn indent(text: &str, by: usize) -> String {
 }
 
 /// What worlds answer.
-const QUESTION: &str = "who is up when, and what comes back";
+const WORLDS_QUESTION: &str = "who is up when, and what comes back";
 
 /// Every kind of layer, with its settings and their defaults.
 const LAYERS: &str = "layers = [
@@ -87,11 +87,11 @@ const CLIP: &str = "[clip]
 # times = 3.0               # so many times the usual length, once ten are known; of a length and this the shorter counts";
 
 /// Everything that a configuration can name, list by list.
-pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
+pub(crate) fn all_entries(registry: &Registry) -> Vec<ListEntry> {
     let mut all: Vec<_> = registry
         .recipes
         .iter()
-        .map(|recipe| Named {
+        .map(|recipe| ListEntry {
             list: "recipes",
             question: "published methods: recipe = \"NAME\"",
             table: None,
@@ -109,27 +109,27 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
             "aggregate" => "with what weight does each count?",
             _ => "how does the model move?",
         };
-        named(method.role, method.role, question, method.name, method.about, method.example)
+        list_entry(method.role, method.role, question, method.name, method.about, method.example)
     }));
     all.extend(arrivals::ALL.iter().map(|entry| {
         let question = "how do the updates of a client count that just arrived?";
-        named("arrivals", "objective.arrivals", question, entry.name, entry.about, entry.example)
+        list_entry("arrivals", "objective.arrivals", question, entry.name, entry.about, entry.example)
     }));
     all.extend(departures::ALL.iter().map(|entry| {
         let question = "does the objective go on without a client that left?";
-        named("departures", "objective.departures", question, entry.name, entry.about, entry.example)
+        list_entry("departures", "objective.departures", question, entry.name, entry.about, entry.example)
     }));
     let data = crate::tasks::all().into_iter();
     all.extend(
         data.map(|entry| {
-            named("data", "data", "what the clients hold", entry.name, entry.about, entry.example)
+            list_entry("data", "data", "what the clients hold", entry.name, entry.about, entry.example)
         }),
     );
     all.extend(ebb_train::split::ALL.iter().map(|entry| {
-        named("splits", "data.split", "who holds which samples", entry.name, entry.about, entry.example)
+        list_entry("splits", "data.split", "who holds which samples", entry.name, entry.about, entry.example)
     }));
     all.extend(ebb_train::split::sizes::ALL.iter().map(|entry| {
-        named(
+        list_entry(
             "sizes",
             "data.sizes",
             "how many samples a client holds",
@@ -139,7 +139,7 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
         )
     }));
     all.extend(ebb_train::net::NAMES.iter().map(|&(name, about)| {
-        named(
+        list_entry(
             "models",
             "model",
             "what the clients train",
@@ -148,7 +148,7 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
             "# outputs = 62             # more than the classes",
         )
     }));
-    all.push(named(
+    all.push(list_entry(
         "models",
         "model",
         "what the clients train",
@@ -158,27 +158,27 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
     ));
     let worlds = ebb_sim::availability::ALL
         .iter()
-        .map(|entry| named("worlds", "world.availability", QUESTION, entry.name, entry.about, entry.example));
+        .map(|entry| list_entry("worlds", "world.availability", WORLDS_QUESTION, entry.name, entry.about, entry.example));
     all.extend(worlds);
     all.extend(
         ebb_sim::link::ALL
             .iter()
-            .map(|entry| named("worlds", "world.link", QUESTION, entry.name, entry.about, entry.example)),
+            .map(|entry| list_entry("worlds", "world.link", WORLDS_QUESTION, entry.name, entry.about, entry.example)),
     );
     all.extend(
         ebb_sim::work::ALL
             .iter()
-            .map(|entry| named("worlds", "world.work", QUESTION, entry.name, entry.about, entry.example)),
+            .map(|entry| list_entry("worlds", "world.work", WORLDS_QUESTION, entry.name, entry.about, entry.example)),
     );
-    all.extend(ebb_sim::COMPONENTS.iter().map(|(name, about, example)| Named {
+    all.extend(ebb_sim::COMPONENTS.iter().map(|(name, about, example)| ListEntry {
         list: "worlds",
-        question: QUESTION,
+        question: WORLDS_QUESTION,
         table: Some("world"),
         name,
         about,
         example: format!("[world]\n{example}"),
     }));
-    all.push(Named {
+    all.push(ListEntry {
         list: "clip",
         question: "how long may an answer be?",
         table: Some("clip"),
@@ -189,16 +189,16 @@ pub(crate) fn everything(registry: &Registry) -> Vec<Named> {
     all
 }
 
-fn named(
+fn list_entry(
     list: &'static str,
     table: &'static str,
     question: &'static str,
     name: &'static str,
     about: &'static str,
     example: &str,
-) -> Named {
+) -> ListEntry {
     let example = format!("[{table}]\nkind = \"{name}\"\n{example}").trim_end().to_owned();
-    Named { list, question, table: Some(table), name, about, example }
+    ListEntry { list, question, table: Some(table), name, about, example }
 }
 
 fn dedent(text: &str) -> String {

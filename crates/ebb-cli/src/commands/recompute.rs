@@ -8,18 +8,18 @@ use crate::CliError;
 use crate::args::Recompute;
 use crate::assemble::{Assembled, read_settings};
 use crate::commands::serve::rules;
-use crate::draws::{DrawKey, DrawsBy};
-use crate::drive::play;
-use crate::guarding::Protection;
-use crate::judge::Judge;
-use crate::output::{count, say};
-use crate::serving::JudgedBy;
+use crate::selection_key::{SelectionKey, SelectionSource};
+use crate::drive::play_round;
+use crate::guard_settings::Protection;
+use crate::evaluator::RunEvaluator;
+use crate::output::{count, print_line};
+use crate::serve_settings::EvaluatedBy;
 
 pub(crate) fn run(registry: &Registry, args: &Recompute) -> Result<(), CliError> {
     let folder = &args.run;
     let wrong = |message: String| CliError::Usage(format!("{}: {message}", folder.display()));
     let record = RunFolder::open(folder)?;
-    let (tree, base) = read_settings(folder, &[], args.place.data.as_deref())?;
+    let (tree, base) = read_settings(folder, &[], args.data_folder.data.as_deref())?;
     if !tree.has("serve.keep_updates")
         || tree.table("serve", ebb_settings::BuildContext::default()).flag("keep_updates") != Some(true)
     {
@@ -27,33 +27,33 @@ pub(crate) fn run(registry: &Registry, args: &Recompute) -> Result<(), CliError>
     }
     let threads = std::num::NonZeroUsize::MIN;
     let (mut run, table) = Assembled::for_network(registry, tree, &base, threads, Protection::AsWritten)?;
-    if run.run.draws_by == Some(DrawsBy::Key) {
-        run.draw_by(DrawKey::open(folder, false)?);
+    if run.run_table.draws_by == Some(SelectionSource::Key) {
+        run.set_selection_key(SelectionKey::open(folder, false)?);
     }
     let (recalled, fleet) =
         Recalled::open(folder, rules(&run, &table)).map_err(|error| wrong(error.to_string()))?;
     let mut run = run.with_fleet(fleet);
-    if table.judged_by == JudgedBy::Clients {
-        run.evaluator = Judge::Clients(recalled.judge(run.evaluator.every(), run.run.rounds.get()));
+    if table.judged_by == EvaluatedBy::Clients {
+        run.evaluator = RunEvaluator::Clients(recalled.judge(run.evaluator.every(), run.run_table.rounds.get()));
     }
-    let (mut n_rounds, mut n_answers) = (0_u64, 0_u64);
+    let (mut n_rounds, mut n_updates) = (0_u64, 0_u64);
     for row in record.iter_rows()? {
         let row = row?;
-        let (again, _) = play(&mut run)?;
+        let (again, _) = play_round(&mut run)?;
         let line = |row| serde_json::to_string(row).expect("lists, texts and numbers always make JSON");
         if line(&again) != line(&row) {
             return Err(wrong(format!("round {} is recorded otherwise than its updates make it", row.round)));
         }
         n_rounds += 1;
-        n_answers += (row.n_whole() + row.partial_steps.len() + row.late.len()) as u64;
+        n_updates += (row.n_whole() + row.partial_steps.len() + row.late.len()) as u64;
     }
     let model = ebb_record::read_model(&folder.join("model.safetensors"), run.layout())?;
-    let bits = |model: &[f32]| model.iter().map(|weight| weight.to_bits()).collect::<Vec<_>>();
+    let bits = |model: &[f32]| model.iter().map(|parameter| parameter.to_bits()).collect::<Vec<_>>();
     if bits(&model) != bits(&run.engine.model().model) {
         return Err(wrong("the final model is not the one that its updates make".to_owned()));
     }
-    let (rounds, answers) = (count(n_rounds, "round"), count(n_answers, "answer"));
-    say(&format!(
-        "{rounds} recomputed from {answers}: every row and the final model are the same, to the bit"
+    let (rounds, updates) = (count(n_rounds, "round"), count(n_updates, "answer"));
+    print_line(&format!(
+        "{rounds} recomputed from {updates}: every row and the final model are the same, to the bit"
     ))
 }

@@ -9,13 +9,13 @@ use ebb_settings::{Origin, Tree};
 
 use crate::CliError;
 use crate::args::Replay;
-use crate::assemble::{Assembled, put_seed, read_settings};
-use crate::commands::run::{create, create_anywhere, finish};
-use crate::draws::DrawKey;
-use crate::output::note;
+use crate::assemble::{Assembled, override_seed, read_settings};
+use crate::commands::run::{create, create_in_new_folder, finish};
+use crate::selection_key::SelectionKey;
+use crate::output::print_note;
 
 /// The settings of `[local]` that are not those of one way to train.
-const COMMON: [&str; 15] = [
+const COMMON_LOCAL_KEYS: [&str; 15] = [
     "rate",
     "schedule",
     "step_every",
@@ -36,29 +36,29 @@ const COMMON: [&str; 15] = [
 pub(crate) fn run(registry: &Registry, args: &Replay) -> Result<(), CliError> {
     // A file would be taken for a configuration.
     let record = RunFolder::open(&args.record)?;
-    let (tree, base) = read_settings(&args.record, &[], args.how.place.data.as_deref())?;
-    let reckoned = tree.table("serve", ebb_settings::BuildContext::default()).number("clients");
-    let mut tree = settings(registry, tree, args)?;
+    let (tree, base) = read_settings(&args.record, &[], args.options.data_folder.data.as_deref())?;
+    let assumed_clients = tree.table("serve", ebb_settings::BuildContext::default()).number("clients");
+    let mut tree = replay_settings(registry, tree, args)?;
     let n_rounds = RecordedRounds::read(record.folder())?.rows.len();
-    tree.set_value("run.rounds", n_rounds as i64, typed(args));
+    tree.set_value("run.rounds", n_rounds as i64, command_place(args));
     tree.set_all_from_flags(&args.changes.set)?;
-    put_seed(&mut tree, args.seed);
-    draw_by_seed(&mut tree, args)?;
-    let mut assembled = Assembled::new(registry, tree, &base, args.how.threads())?;
-    check_reckoned(args, reckoned, assembled.task.n_clients())?;
+    override_seed(&mut tree, args.seed);
+    select_by_seed(&mut tree, args)?;
+    let mut assembled = Assembled::new(registry, tree, &base, args.options.threads())?;
+    check_population(args, assumed_clients, assembled.task.n_clients())?;
     let writer = match &args.out {
         Some(folder) => create(&assembled, folder)?,
-        None => create_anywhere(&assembled, Path::new(&default_name(args)))?,
+        None => create_in_new_folder(&assembled, Path::new(&default_name(args)))?,
     };
-    finish(&mut assembled, writer, &args.how)
+    finish(&mut assembled, writer, &args.options)
 }
 
 /// Methods go by how many clients there are: quotas, races and rates are others among others.
-fn check_reckoned(args: &Replay, reckoned: Option<f64>, n_clients: usize) -> Result<(), CliError> {
-    match reckoned {
-        Some(reckoned) if reckoned != n_clients as f64 => Err(CliError::Usage(format!(
-            "{}: its methods reckoned with {reckoned} clients (serve.clients), and its data is split among {n_clients}, so a replay would \
-             not be that run; split the data that stands in for the clients' among as many: --set data.clients={reckoned}",
+fn check_population(args: &Replay, assumed_clients: Option<f64>, n_clients: usize) -> Result<(), CliError> {
+    match assumed_clients {
+        Some(assumed_clients) if assumed_clients != n_clients as f64 => Err(CliError::Usage(format!(
+            "{}: its methods reckoned with {assumed_clients} clients (serve.clients), and its data is split among {n_clients}, so a replay would \
+             not be that run; split the data that stands in for the clients' among as many: --set data.clients={assumed_clients}",
             args.record.display()
         ))),
         _ => Ok(()),
@@ -66,39 +66,39 @@ fn check_reckoned(args: &Replay, reckoned: Option<f64>, n_clients: usize) -> Res
 }
 
 /// Without the key of the record's draws, or with another seed, cohorts are drawn anew.
-fn draw_by_seed(tree: &mut Tree, args: &Replay) -> Result<(), CliError> {
+fn select_by_seed(tree: &mut Tree, args: &Replay) -> Result<(), CliError> {
     if tree.text("run.draws_by") != Some("key") {
         return Ok(());
     }
-    let is_there = DrawKey::read(&args.record)?.is_some();
+    let is_there = SelectionKey::read(&args.record)?.is_some();
     if !is_there {
         let record = args.record.display();
-        note(&format!("{record}: its selection.key is not there, so cohorts are drawn anew, by the seed"));
+        print_note(&format!("{record}: its selection.key is not there, so cohorts are drawn anew, by the seed"));
     }
     if !is_there || args.seed.is_some() {
-        tree.set_value("run.draws_by", "seed", typed(args));
+        tree.set_value("run.draws_by", "seed", command_place(args));
     }
     Ok(())
 }
 
 /// What stands for everything that the command itself says.
-fn typed(args: &Replay) -> Origin {
+fn command_place(args: &Replay) -> Origin {
     Origin::Flag(format!("replay {}", args.record.display()))
 }
 
 /// The record's settings with its clients replaced by what is known of them, and its recipe by the one that is asked for.
-fn settings(registry: &Registry, mut tree: Tree, args: &Replay) -> Result<Tree, CliError> {
+fn replay_settings(registry: &Registry, mut tree: Tree, args: &Replay) -> Result<Tree, CliError> {
     // What the run was given for its clients: they were real, or simulated.
-    let around = if tree.has("serve") { "serve" } else { "world" };
-    let limits = tree.subtree(around);
+    let fleet_table = if tree.has("serve") { "serve" } else { "world" };
+    let limits = tree.subtree(fleet_table);
     ["serve", "swarm", "world"].into_iter().for_each(|table| tree.remove(table));
     for key in ["deadline_s", "patience_s"] {
         let number = limits.table("", ebb_settings::BuildContext::default()).number(key);
         if let Some(number) = number {
-            tree.set_value(&format!("world.{key}"), number, typed(args));
+            tree.set_value(&format!("world.{key}"), number, command_place(args));
         }
     }
-    tree.set_value("world.replay.record", args.record.display().to_string(), typed(args));
+    tree.set_value("world.replay.record", args.record.display().to_string(), command_place(args));
     let rule = args.impute.to_possible_value().expect("none is hidden");
     tree.set_value(
         "world.replay.impute",
@@ -106,28 +106,28 @@ fn settings(registry: &Registry, mut tree: Tree, args: &Replay) -> Result<Tree, 
         Origin::Flag(format!("--impute {}", rule.get_name())),
     );
     if let Some(recipe) = &args.recipe {
-        put_recipe(registry, &mut tree, recipe)?;
+        replace_recipe(registry, &mut tree, recipe)?;
     }
     Ok(tree)
 }
 
 /// Takes the recipe instead of the record's methods. How clients train stays, and how many are asked where the recipe lets that be said.
-fn put_recipe(registry: &Registry, tree: &mut Tree, recipe: &str) -> Result<(), CliError> {
+fn replace_recipe(registry: &Registry, tree: &mut Tree, recipe: &str) -> Result<(), CliError> {
     let flag = Origin::Flag(format!("--recipe {recipe}"));
     let cohort = tree.table("select", ebb_settings::BuildContext::default()).number("cohort");
     let before = tree.text("local.kind").unwrap_or("sgd").to_owned();
     let others = registry::ROLES.map(|(role, _)| role).into_iter().filter(|role| *role != "local");
     others.for_each(|role| tree.remove(role));
     tree.set_value("recipe", recipe, flag.clone());
-    let mut alone = Tree::default();
-    alone.set_value("recipe", recipe, flag.clone());
-    let alone = registry.with_recipe(alone)?;
-    let kind = |role: &str, default: &str| alone.text(&format!("{role}.kind")).unwrap_or(default).to_owned();
+    let mut recipe_only = Tree::default();
+    recipe_only.set_value("recipe", recipe, flag.clone());
+    let recipe_only = registry.with_recipe(recipe_only)?;
+    let kind = |role: &str, default: &str| recipe_only.text(&format!("{role}.kind")).unwrap_or(default).to_owned();
     let (selector, local) = (kind("select", "uniform"), kind("local", "sgd"));
     if local != before {
         // Only what every way to train knows.
         let own: toml::Table = tree.subtree("local").to_toml().parse().expect("it was just written");
-        let others = own.keys().filter(|key| !COMMON.contains(&key.as_str()));
+        let others = own.keys().filter(|key| !COMMON_LOCAL_KEYS.contains(&key.as_str()));
         others.for_each(|key| tree.remove(&format!("local.{key}")));
     }
     let takes_cohort = |method: &registry::Method| {

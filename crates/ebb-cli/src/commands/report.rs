@@ -10,8 +10,8 @@ use ebb_report::{Report, Source};
 
 use crate::CliError;
 use crate::args;
-use crate::grid::{Finished, choice, csv_of, read_csv, varied_in_csv};
-use crate::output::{count, note, say, write_file};
+use crate::grid::{FinishedCell, settings_label, csv_of, read_csv, varied_in_csv};
+use crate::output::{count, print_note, print_line, write_file};
 
 pub(crate) fn run(args: &args::Report) -> Result<(), CliError> {
     let first = &args.runs[0];
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &args::Report) -> Result<(), CliError> {
         base_name(&whole)
     });
     let page = write(&args.runs, &folder, &title, args.target, args.colours.theme())?;
-    say(&format!("report   {}\nplots    {}", page.display(), folder.join(PLOTS).display()))
+    print_line(&format!("report   {}\nplots    {}", page.display(), folder.join(PLOTS).display()))
 }
 
 /// The folder of the plots, beside the page.
@@ -53,26 +53,26 @@ fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, CliError> {
     for path in paths {
         let whole = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         if seen.contains(&whole) {
-            note(&format!("{}: given twice, counted once", path.display()));
+            print_note(&format!("{}: given twice, counted once", path.display()));
             continue;
         }
         seen.push(whole);
         match csv_of(path) {
-            Some(csv) => all.extend(of_grid(path, &csv, paths.len() > 1)?),
+            Some(csv) => all.extend(grid_sources(path, &csv, paths.len() > 1)?),
             None => single.push(path.clone()),
         }
     }
-    all.extend(of_runs(&single)?);
+    all.extend(run_sources(&single)?);
     Ok(all)
 }
 
 /// The finished runs of a grid whose records are there.
-fn of_grid(folder: &Path, csv: &Path, several: bool) -> Result<Vec<Source>, CliError> {
+fn grid_sources(folder: &Path, csv: &Path, several: bool) -> Result<Vec<Source>, CliError> {
     let varied = varied_in_csv(csv)?;
     let finished = read_csv(csv, &[])?;
     let n_finished = finished.len();
     let name = several.then(|| folder.display().to_string());
-    let sources = finished.into_iter().map(|row| source(row, folder, &varied, name.as_deref()));
+    let sources = finished.into_iter().map(|row| cell_source(row, folder, &varied, name.as_deref()));
     let sources: Vec<_> = sources.filter(|source| source.folder.is_dir()).collect();
     let path = folder.display();
     if sources.is_empty() {
@@ -82,7 +82,7 @@ fn of_grid(folder: &Path, csv: &Path, several: bool) -> Result<Vec<Source>, CliE
     }
     if sources.len() < n_finished {
         let missing = n_finished - sources.len();
-        note(&format!(
+        print_note(&format!(
             "{path}: the records of {missing} of {} are not there",
             count(n_finished as u64, "run")
         ));
@@ -91,8 +91,8 @@ fn of_grid(folder: &Path, csv: &Path, several: bool) -> Result<Vec<Source>, CliE
 }
 
 /// A run of a grid. Where there are several grids, each has a name.
-pub(crate) fn source(row: Finished, grid: &Path, varied: &[String], name: Option<&str>) -> Source {
-    let settings = choice(varied, &row.values);
+pub(crate) fn cell_source(row: FinishedCell, grid: &Path, varied: &[String], name: Option<&str>) -> Source {
+    let settings = settings_label(varied, &row.values);
     let world = match name {
         None => settings,
         Some(name) if settings.is_empty() => name.to_owned(),
@@ -103,12 +103,12 @@ pub(crate) fn source(row: Finished, grid: &Path, varied: &[String], name: Option
 
 /// Runs that were given one by one. Those whose data and world are the same are compared with each other; those that differ in
 /// nothing but the seed are one method.
-fn of_runs(folders: &[PathBuf]) -> Result<Vec<Source>, CliError> {
+fn run_sources(folders: &[PathBuf]) -> Result<Vec<Source>, CliError> {
     let mut runs = Vec::new();
     for folder in folders {
         let run = RunFolder::open(folder)?;
         let recipe = run.header().recipe.clone().unwrap_or_else(|| base_name(folder));
-        runs.push((folder, recipe, without_seed(run.settings()), world_of(run.settings())));
+        runs.push((folder, recipe, without_seed(run.settings()), compared_settings(run.settings())));
     }
     let mut methods: Vec<(String, &str, &str)> = Vec::new();
     let mut worlds: Vec<(String, &str)> = Vec::new();
@@ -145,7 +145,7 @@ fn without_seed(settings: &str) -> String {
 }
 
 /// What must be the same for runs to be compared.
-fn world_of(settings: &str) -> String {
+fn compared_settings(settings: &str) -> String {
     let table: toml::Table = settings.parse().unwrap_or_default();
     let of = |key: &str| table.get(key).map(toml::Value::to_string).unwrap_or_default();
     format!("{}\n{}", of("data"), of("world"))

@@ -8,17 +8,17 @@ use ebb_record::{RunFolder, RunWriter};
 use crate::args::Resume;
 use crate::assemble::{Assembled, read_settings};
 use crate::commands::run::finish;
-use crate::output::{note, resume_command};
+use crate::output::{print_note, resume_command};
 use crate::{CliError, PROGRAM};
 
 pub(crate) fn run(registry: &Registry, args: &Resume) -> Result<(), CliError> {
     let (mut assembled, writer) =
-        reopen(registry, &args.run, args.how.place.data.as_deref(), args.how.threads())?;
-    if !args.how.json && !args.how.quiet {
-        let (done, all) = (assembled.engine.next(), assembled.run.rounds);
-        note(&format!("going on after round {done} of {all}"));
+        reopen(registry, &args.run, args.options.data_folder.data.as_deref(), args.options.threads())?;
+    if !args.options.json && !args.options.quiet {
+        let (done, all) = (assembled.engine.next(), assembled.run_table.rounds);
+        print_note(&format!("going on after round {done} of {all}"));
     }
-    finish(&mut assembled, writer, &args.how)
+    finish(&mut assembled, writer, &args.options)
 }
 
 /// Takes up an unfinished run where its last checkpoint stands.
@@ -52,7 +52,7 @@ pub(crate) fn reopen(
         )));
     }
     let (mut writer, state) = RunWriter::reopen(folder)?;
-    writer.take_warnings().iter().for_each(|warning| note(&format!("warning: {warning}")));
+    writer.take_warnings().iter().for_each(|warning| print_note(&format!("warning: {warning}")));
     if let Some(state) = state {
         assembled.load(&state).map_err(|source| CliError::State { folder: folder.to_owned(), source })?;
     }

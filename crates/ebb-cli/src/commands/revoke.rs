@@ -10,36 +10,36 @@ use ebb_record::RunFolder;
 
 use crate::CliError;
 use crate::args::Revoke;
-use crate::output::note;
-use crate::private::keep_to_oneself;
+use crate::output::print_note;
+use crate::permissions::restrict_umask;
 
 pub(crate) fn run(args: &Revoke) -> Result<(), CliError> {
     if !args.folder.join(KEY).exists() {
         let folder = args.folder.display();
         return Err(CliError::Usage(format!("{folder}: not the folder of a server's run")));
     }
-    keep_to_oneself();
+    restrict_umask();
     // First, or whoever is shut out could enrol anew.
     if args.tokens {
         Key::void_tokens(&args.folder)
             .map_err(|error| CliError::file("writing a key in", &args.folder, error))?;
-        note("no token that was made before is good any more; clients that enrolled stay");
+        print_note("no token that was made before is good any more; clients that enrolled stay");
     }
     if !args.clients.is_empty() {
-        shut_out(args)?;
-        for client in unrecorded(args) {
-            note(&format!(
+        append_revoked(args)?;
+        for client in never_enrolled(args) {
+            print_note(&format!(
                 "client {client}: no round of the record has anybody of this number; if nobody enrolled with it since, nobody will \
                  get it"
             ));
         }
-        note("shut out; the server notices within a second, or when it is started");
+        print_note("shut out; the server notices within a second, or when it is started");
     }
     Ok(())
 }
 
 /// Those that never were in the run, as far as its record knows.
-fn unrecorded(args: &Revoke) -> Vec<u32> {
+fn never_enrolled(args: &Revoke) -> Vec<u32> {
     let rows = RunFolder::open(&args.folder).and_then(|run| run.rows());
     let Ok(rows) = rows else { return Vec::new() };
     let joined: Vec<_> = rows.iter().flat_map(|row| row.joined.iter().copied()).collect();
@@ -49,7 +49,7 @@ fn unrecorded(args: &Revoke) -> Vec<u32> {
 
 /// Opens a file to add to it. Through a link, the owner of the folder could be given a file that is not its
 /// own.
-fn open_own(file: &Path) -> io::Result<File> {
+fn open_without_links(file: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true);
     #[cfg(unix)]
@@ -69,11 +69,11 @@ fn open_own(file: &Path) -> io::Result<File> {
     }
 }
 
-fn shut_out(args: &Revoke) -> Result<(), CliError> {
+fn append_revoked(args: &Revoke) -> Result<(), CliError> {
     let file = args.folder.join(REVOKED);
     let lines: String = args.clients.iter().map(|client| format!("{client}\n")).collect();
     let write = || {
-        let mut to = open_own(&file)?;
+        let mut to = open_without_links(&file)?;
         give_to_owner_of_folder(&to, &file)?;
         to.write_all(lines.as_bytes())?;
         to.sync_all()

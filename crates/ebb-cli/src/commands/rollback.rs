@@ -6,13 +6,13 @@ use ebb_record::{Rollback, is_served};
 use crate::CliError;
 use crate::args::RollbackArgs;
 use crate::assemble::journal_entry;
-use crate::output::{count, note, resume_command, say, this_command};
-use crate::private::{keep_to_oneself, somebody_elses};
+use crate::output::{count, print_note, resume_command, print_line, this_command};
+use crate::permissions::{restrict_umask, foreign_owner};
 
 pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
     let folder = &args.run;
     // What is made in it must be readable for whoever goes on.
-    if let Some(owner) = somebody_elses(folder) {
+    if let Some(owner) = foreign_owner(folder) {
         return Err(CliError::Usage(format!(
             "{}: it belongs to the user with the number {owner}; run this as that user: sudo -u '#{owner}' {}",
             folder.display(),
@@ -20,10 +20,10 @@ pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
         )));
     }
     if is_served(folder) {
-        keep_to_oneself();
+        restrict_umask();
     }
     let back = Rollback::find(folder, args.to)?;
-    back.warnings().iter().for_each(|warning| note(&format!("warning: {warning}")));
+    back.warnings().iter().for_each(|warning| print_note(&format!("warning: {warning}")));
     let (round, lost) = (back.next_round(), back.n_lost_rounds()?);
     let served = is_served(folder);
     let unusable = |error: ebb_net::ServeError| CliError::Unavailable(error.to_string());
@@ -39,18 +39,18 @@ pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
     if let Some(journal) = journal {
         journal.end().map_err(unusable)?;
     }
-    say(&format!(
+    print_line(&format!(
         "{}: back after round {round}; {} will be played anew",
         folder.display(),
         count(u64::from(lost), "round")
     ))?;
     if let Some(kept) = kept {
-        say(&format!("what was recorded after it is kept in {}", kept.display()))?;
+        print_line(&format!("what was recorded after it is kept in {}", kept.display()))?;
     }
     if served {
-        say(
+        print_line(
             "clients are asked anew, and what they were asked since then is void; ebbflow revoke shuts out who is to blame",
         )?;
     }
-    say(&format!("go on with: {}", resume_command(folder)))
+    print_line(&format!("go on with: {}", resume_command(folder)))
 }

@@ -11,46 +11,46 @@ use ebb_round::FleetError;
 
 use crate::args::Serve;
 use crate::assemble::{Assembled, read_settings};
-use crate::commands::run::say_ended;
-use crate::draws::{DrawKey, DrawsBy};
+use crate::commands::run::print_end;
+use crate::selection_key::{SelectionKey, SelectionSource};
 use crate::drive::{Ended, OnFailure, drive};
-use crate::guarding::Protection;
-use crate::invited;
-use crate::judge::Judge;
-use crate::output::{log_to_stderr, note, this_command};
-use crate::private::{keep_to_oneself, open_to_others};
-use crate::progress::{Progress, on_interruption};
-use crate::serving::{JudgedBy, ServeTable};
+use crate::guard_settings::Protection;
+use crate::client_settings;
+use crate::evaluator::RunEvaluator;
+use crate::output::{log_to_stderr, print_note, this_command};
+use crate::permissions::{restrict_umask, permission_warning};
+use crate::progress::{Progress, on_interrupt};
+use crate::serve_settings::{EvaluatedBy, ServeTable};
 use crate::{CliError, PROGRAM};
 
 /// Clients that were away try again at least so often.
-const COME_BACK: Duration = Duration::from_secs(45);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(45);
 
 pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     log_to_stderr(&args.logs)?;
-    keep_to_oneself();
-    let (tree, base) = read_settings(&args.file, &args.changes.set, args.how.place.data.as_deref())?;
+    restrict_umask();
+    let (tree, base) = read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
     if tree.has("grid") {
         return Err(tree.error("grid", "a server trains one model; leave out [grid]").into());
     }
     let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
     let protection = protection(&folder);
-    let (mut run, table) = Assembled::for_network(registry, tree, &base, args.how.threads(), protection)?;
+    let (mut run, table) = Assembled::for_network(registry, tree, &base, args.options.threads(), protection)?;
     let tls = table.tls(&base)?;
     let metrics_token = table.metrics_token(&base)?;
     // Before anything is made in a folder that is not its own.
     table.check_id(&folder)?;
-    open_to_others(&folder).iter().for_each(|warning| tracing::warn!("{warning}"));
-    let opened = match open(&run, &folder) {
+    permission_warning(&folder).iter().for_each(|warning| tracing::warn!("{warning}"));
+    let opened = match open_run(&run, &folder) {
         Err(CliError::Record(RecordError::Finished { .. })) => None,
         opened => Some(opened?),
     };
-    if run.run.draws_by == Some(DrawsBy::Key) {
+    if run.run_table.draws_by == Some(SelectionSource::Key) {
         // The store comes right after the key: a server that was killed in between has drawn nothing.
         let is_new = !folder.join(STORE).exists();
-        run.draw_by(DrawKey::open(&folder, is_new)?);
+        run.set_selection_key(SelectionKey::open(&folder, is_new)?);
     }
-    let descriptors = raise_open_files();
+    let descriptors = raise_file_limit();
     let place = Place {
         folder: folder.clone(),
         listen: table.listen,
@@ -65,15 +65,15 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     let Some((writer, state)) = opened else {
         // Killed after its end, perhaps before all clients had heard of it.
         let (folder, url) = (folder.display(), url(&served, &table));
-        note(&format!("{folder}: the run is finished, which clients hear at {url}; for another, give --out"));
-        served.farewell_within(COME_BACK);
+        print_note(&format!("{folder}: the run is finished, which clients hear at {url}; for another, give --out"));
+        served.farewell_within(MAX_RETRY_INTERVAL);
         return Ok(());
     };
     served.expect(writer.n_recorded_rounds()?);
-    let again = state.is_some();
+    let is_resumed = state.is_some();
     let mut run = run.with_fleet(fleet);
-    if table.judged_by == JudgedBy::Clients {
-        run.evaluator = Judge::Clients(served.judge(run.evaluator.every(), run.run.rounds.get()));
+    if table.judged_by == EvaluatedBy::Clients {
+        run.evaluator = RunEvaluator::Clients(served.judge(run.evaluator.every(), run.run_table.rounds.get()));
     }
     if let Some(state) = state {
         run.load(&state).map_err(|source| CliError::State { folder: folder.clone(), source })?;
@@ -86,12 +86,12 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
             "this process may open few files; raise that limit (ulimit -n, or LimitNOFILE= of its unit), or lower serve.most_clients"
         );
     }
-    if !args.how.json && !args.how.quiet {
-        say_where(&served, &table, &folder, again, &run);
+    if !args.options.json && !args.options.quiet {
+        print_address(&served, &table, &folder, is_resumed, &run);
     }
-    on_interruption(Box::new(served.stopper()));
-    let mut progress = Progress::new(&args.how, run.engine.next(), run.run.rounds.get());
-    progress.log();
+    on_interrupt(Box::new(served.stopper()));
+    let mut progress = Progress::new(&args.options, run.engine.next(), run.run_table.rounds.get());
+    progress.log_warnings();
     // The journal holds everything at any time, so nothing is to be finished first.
     let ended = drive(&mut run, writer, &AtomicBool::new(false), OnFailure::Stop, &mut progress);
     drop(progress);
@@ -106,20 +106,20 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         }
         Ok(ended) => {
             served.farewell();
-            say_ended(ended, &folder, &args.how)
+            print_end(ended, &folder, &args.options)
         }
     }
 }
 
 /// How the server of a run deals with its clients.
 pub(crate) fn rules<F>(run: &Assembled<F>, table: &ServeTable) -> Rules {
-    let settings = invited::said(&run.resolved);
-    let (needs, sides) = (run.engine.required_capabilities(), run.engine.side_vectors());
-    table.rules(needs, sides, run.layout().clone(), settings, u64::from(run.run.seed))
+    let settings = client_settings::settings_for_clients(&run.resolved);
+    let (required, side_vectors) = (run.engine.required_capabilities(), run.engine.side_vectors());
+    table.rules(required, side_vectors, run.layout().clone(), settings, u64::from(run.run_table.seed))
 }
 
 /// Every client is an open file, and shells start programs with room for few of those that they may have. How many there may be.
-fn raise_open_files() -> Option<u64> {
+fn raise_file_limit() -> Option<u64> {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, getrlimit, setrlimit};
@@ -135,8 +135,8 @@ fn raise_open_files() -> Option<u64> {
 
 /// A run that was begun without protection goes on as it began.
 fn protection(folder: &Path) -> Protection {
-    let begun = std::fs::read_to_string(folder.join("settings.toml")).ok();
-    match begun.and_then(|text| text.parse::<toml::Table>().ok()) {
+    let begun_settings = std::fs::read_to_string(folder.join("settings.toml")).ok();
+    match begun_settings.and_then(|text| text.parse::<toml::Table>().ok()) {
         Some(settings) if !settings.contains_key("guard") => Protection::AsWritten,
         _ => Protection::ByDefault,
     }
@@ -149,7 +149,7 @@ fn default_folder(file: &Path) -> PathBuf {
 }
 
 /// Makes the folder of a new run, or takes up the one that is there, if it is the same run.
-fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>>), CliError> {
+fn open_run(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>>), CliError> {
     if !folder.exists() {
         let start = run.start_model().map(|model| (run.layout(), model));
         return Ok((RunWriter::create(folder, &run.header(), &run.resolved, start)?, None));
@@ -159,12 +159,12 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
     let settings = folder.join("settings.toml");
     let there =
         std::fs::read_to_string(&settings).map_err(|error| CliError::file("reading", &settings, error))?;
-    if what_counts(&there) != what_counts(&run.resolved) {
+    if fixed_settings(&there) != fixed_settings(&run.resolved) {
         return Err(CliError::Usage(format!(
             "{}: it is the folder of a run with other settings; give another by --out, or go on with those in {}, of which only {} of [serve] may change",
             folder.display(),
             settings.display(),
-            MAY_CHANGE.join(", ")
+            CHANGEABLE_KEYS.join(", ")
         )));
     }
     let (found, ours) = (record.header(), run.header());
@@ -183,14 +183,14 @@ fn open(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>
 }
 
 /// What a server may do otherwise when it goes on: where it is and how much it bears is no matter of the run.
-const MAY_CHANGE: [&str; 8] =
+const CHANGEABLE_KEYS: [&str; 8] =
     ["id", "listen", "metrics", "metrics_token", "tls", "plain", "most_clients", "memory_bytes"];
 
 /// Settings without those that may change.
-fn what_counts(resolved: &str) -> Option<toml::Table> {
+fn fixed_settings(resolved: &str) -> Option<toml::Table> {
     let mut root: toml::Table = resolved.parse().ok()?;
     if let Some(serve) = root.get_mut("serve").and_then(toml::Value::as_table_mut) {
-        serve.retain(|key, _| !MAY_CHANGE.contains(&key));
+        serve.retain(|key, _| !CHANGEABLE_KEYS.contains(&key));
     }
     Some(root)
 }
@@ -200,17 +200,17 @@ fn url(served: &Served, table: &ServeTable) -> String {
     format!("{scheme}://{}", served.address())
 }
 
-fn say_where(served: &Served, table: &ServeTable, folder: &Path, again: bool, run: &Assembled<NetFleet>) {
+fn print_address(served: &Served, table: &ServeTable, folder: &Path, is_resumed: bool, run: &Assembled<NetFleet>) {
     let folder = folder.display();
-    if again || run.engine.next() > 0 {
-        note(&format!("going on after round {} of {}", run.engine.next(), run.run.rounds));
+    if is_resumed || run.engine.next() > 0 {
+        print_note(&format!("going on after round {} of {}", run.engine.next(), run.run_table.rounds));
     }
-    note(&format!("serving at {}, record in {folder}", url(served, table)));
-    note(&format!(
+    print_note(&format!("serving at {}, record in {folder}", url(served, table)));
+    print_note(&format!(
         "this is server {}; serve.id = \"{}\" in the configuration keeps any other from being started in its place",
         served.id(),
         served.id()
     ));
-    note(&format!("clients enrol with a token: ebbflow token {folder}"));
-    run.notes.iter().for_each(|line| note(line));
+    print_note(&format!("clients enrol with a token: ebbflow token {folder}"));
+    run.warnings.iter().for_each(|line| print_note(line));
 }

@@ -8,13 +8,13 @@ use ebb_plot::{Lines, Series, Size, Theme};
 use ebb_record::{ReplaySummary, Row, RunFolder, SelectionTally};
 
 use crate::CliError;
-use crate::args::{Against, Show};
+use crate::args::{PlotAxis, Show};
 use crate::chart::{Curve, draw};
 use crate::commands::compare::{as_json, print_tables};
-use crate::commands::run::imputed;
+use crate::commands::run::imputed_text;
 use crate::grid::{csv_of, read_csv, varied_in_csv};
 use crate::output::{
-    Columns, bold, bytes, cost, count, duration, ending, figure, note, percent, resume_command, say,
+    TextTable, bold, format_bytes, format_absence_cost, count, format_duration, ending_text, format_metric, print_note, format_percent, resume_command, print_line,
     write_file,
 };
 
@@ -26,11 +26,11 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
         refuse_to_draw(args)?;
         let finished = read_csv(&csv, &[])?;
         if args.json {
-            let figures: Vec<_> = finished.iter().map(as_json).collect();
-            return say(&serde_json::Value::from(figures).to_string());
+            let objects: Vec<_> = finished.iter().map(as_json).collect();
+            return print_line(&serde_json::Value::from(objects).to_string());
         }
         if finished.is_empty() {
-            return say("a grid of which no run is finished yet");
+            return print_line("a grid of which no run is finished yet");
         }
         return print_tables(&finished, &varied_in_csv(&csv)?);
     }
@@ -40,17 +40,17 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     let summary = run.summary()?;
     if let Some(summary) = summary.as_ref().filter(|summary| summary.rounds != rows.len() as u64) {
         let (there, all) = (rows.len(), count(summary.rounds, "round"));
-        note(&format!(
+        print_note(&format!(
             "{}: holds {there} of {all}, so it was cut or added to since the run ended",
             args.run.join("rounds.jsonl").display()
         ));
     }
     if args.json {
         let whole = serde_json::json!({ "run": header, "summary": summary, "rounds": rows });
-        return say(&whole.to_string());
+        return print_line(&whole.to_string());
     }
-    say(&bold(&args.run.display().to_string()))?;
-    say(&format!(
+    print_line(&bold(&args.run.display().to_string()))?;
+    print_line(&format!(
         "{}, seed {}, {} parameters, {} ({} kernels)",
         header.recipe.as_deref().unwrap_or("no recipe"),
         header.seed,
@@ -60,9 +60,9 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     ))?;
     match summary {
         Some(summary) => {
-            say(&format!("finished after {} ({})", count(summary.rounds, "round"), ending(&summary.ending)))?;
+            print_line(&format!("finished after {} ({})", count(summary.rounds, "round"), ending_text(&summary.ending)))?;
         }
-        None => say(&format!(
+        None => print_line(&format!(
             "unfinished: {} recorded; go on with: {}",
             count(rows.len() as u64, "round"),
             resume_command(&args.run)
@@ -71,61 +71,61 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     if rows.is_empty() {
         return Ok(());
     }
-    say("")?;
+    print_line("")?;
     rounds(&rows).print()?;
-    say("")?;
+    print_line("")?;
     let accuracy = rows.iter().any(|row| row.accuracy.is_some());
     let name = if accuracy { "test accuracy" } else { "test loss" };
-    let judged = |row: &Row| if accuracy { row.accuracy } else { row.loss };
-    let against = args.against.unwrap_or(Against::Rounds);
-    let axis = axis(against);
-    let points: Vec<_> = rows.iter().filter_map(|row| Some((place(row, against), judged(row)?))).collect();
+    let score = |row: &Row| if accuracy { row.accuracy } else { row.loss };
+    let against = args.against.unwrap_or(PlotAxis::Rounds);
+    let axis = axis_label(against);
+    let points: Vec<_> = rows.iter().filter_map(|row| Some((position(row, against), score(row)?))).collect();
     if let Some(file) = &args.plot {
         draw_into(file, name, axis, points.clone())?;
     }
     if let Some(plot) = draw(name, axis, &Curve { points }) {
-        say(&plot)?;
-        say("")?;
+        print_line(&plot)?;
+        print_line("")?;
     }
     if let Some(last) = rows.iter().rfind(|row| row.is_evaluated()) {
-        print_closer(last)?;
+        print_last_evaluation(last)?;
     }
     print_participation(&rows)?;
     print_selection(&rows)?;
     if let Some(replay) = ReplaySummary::of(&rows) {
-        say(&format!("imputed: {}", imputed(&replay)))?;
+        print_line(&format!("imputed: {}", imputed_text(&replay)))?;
     }
     print_stand_ins(&rows)?;
-    print_judged(&rows)
+    print_decisions(&rows)
 }
 
 /// A grid has many curves, of which none is its own.
 fn refuse_to_draw(args: &Show) -> Result<(), CliError> {
     let plot = args.plot.as_ref().map(|file| format!("--plot {}", file.display()));
     let against = args.against.and_then(|against| against.to_possible_value());
-    let asked = plot.or_else(|| Some(format!("--against {}", against?.get_name())));
+    let flag = plot.or_else(|| Some(format!("--against {}", against?.get_name())));
     let grid = args.run.display();
-    asked.map_or(Ok(()), |asked| {
+    flag.map_or(Ok(()), |flag| {
         let remedy = format!("name one of the runs in {}", args.run.join("cells").display());
-        Err(CliError::Usage(format!("{asked}: {grid} is a grid, and only runs are drawn; {remedy}")))
+        Err(CliError::Usage(format!("{flag}: {grid} is a grid, and only runs are drawn; {remedy}")))
     })
 }
 
 /// Where a round stands on an axis.
-fn place(row: &Row, against: Against) -> f64 {
+fn position(row: &Row, against: PlotAxis) -> f64 {
     match against {
-        Against::Rounds => f64::from(row.round),
-        Against::Hours => row.virtual_s / 3600.0,
-        Against::Bytes => row.bytes_total as f64 / 1e6,
+        PlotAxis::Rounds => f64::from(row.round),
+        PlotAxis::Hours => row.virtual_s / 3600.0,
+        PlotAxis::Bytes => row.bytes_total as f64 / 1e6,
     }
 }
 
 /// What an axis is.
-fn axis(against: Against) -> &'static str {
+fn axis_label(against: PlotAxis) -> &'static str {
     match against {
-        Against::Rounds => "round",
-        Against::Hours => "virtual hours",
-        Against::Bytes => "MB up and down",
+        PlotAxis::Rounds => "round",
+        PlotAxis::Hours => "virtual hours",
+        PlotAxis::Bytes => "MB up and down",
     }
 }
 
@@ -149,25 +149,25 @@ fn draw_into(file: &Path, name: &str, axis: &str, points: Vec<(f64, f64)>) -> Re
 }
 
 /// What was looked at beside accuracy and loss when the model was judged last.
-fn print_closer(last: &Row) -> Result<(), CliError> {
+fn print_last_evaluation(last: &Row) -> Result<(), CliError> {
     if !last.class_samples.is_empty() {
-        let mut table = Columns::new(0, ["class", "samples", "accuracy"]);
+        let mut table = TextTable::new(0, ["class", "samples", "accuracy"]);
         let classes = last.class_samples.iter().zip(&last.class_accuracy).enumerate();
         for (class, (&samples, &accuracy)) in classes.filter(|(_, (samples, _))| **samples > 0) {
-            table.row([class.to_string(), samples.to_string(), figure(Some(accuracy))]);
+            table.row([class.to_string(), samples.to_string(), format_metric(Some(accuracy))]);
         }
         table.print()?;
-        say("")?;
+        print_line("")?;
     }
     for (k, &accuracy) in last.top_k.iter().zip(&last.top_k_accuracy) {
-        say(&format!("label among the top {k}: {} in round {}", figure(Some(accuracy)), last.round))?;
+        print_line(&format!("label among the top {k}: {} in round {}", format_metric(Some(accuracy)), last.round))?;
     }
     Ok(())
 }
 
 /// The table of the rounds: as many as fit on a screen, the last among them.
-pub(crate) fn rounds(rows: &[Row]) -> Columns {
-    let mut table = Columns::new(
+pub(crate) fn rounds(rows: &[Row]) -> TextTable {
+    let mut table = TextTable::new(
         0,
         [
             "round", "up", "asked", "whole", "partial", "late", "silent", "refused", "accuracy", "loss",
@@ -175,8 +175,8 @@ pub(crate) fn rounds(rows: &[Row]) -> Columns {
         ],
     );
     // Rounds that were judged say more.
-    let judged: Vec<_> = rows.iter().filter(|row| row.is_evaluated()).collect();
-    let rows = if judged.is_empty() { rows.iter().collect() } else { judged };
+    let evaluated: Vec<_> = rows.iter().filter(|row| row.is_evaluated()).collect();
+    let rows = if evaluated.is_empty() { rows.iter().collect() } else { evaluated };
     let every = rows.len().div_ceil(SHOWN_ROUNDS).max(1);
     for (at, row) in rows.iter().enumerate() {
         if (at + 1) % every == 0 || at + 1 == rows.len() {
@@ -189,10 +189,10 @@ pub(crate) fn rounds(rows: &[Row]) -> Columns {
                 row.late.len().to_string(),
                 row.n_absent().to_string(),
                 row.refused.len().to_string(),
-                figure(row.accuracy),
-                figure(row.loss),
-                duration(row.virtual_s),
-                bytes(row.bytes_total as f64),
+                format_metric(row.accuracy),
+                format_metric(row.loss),
+                format_duration(row.virtual_s),
+                format_bytes(row.bytes_total as f64),
             ]);
         }
     }
@@ -201,25 +201,25 @@ pub(crate) fn rounds(rows: &[Row]) -> Columns {
 
 /// How often clients were heard, and what was refused.
 fn print_participation(rows: &[Row]) -> Result<(), CliError> {
-    let mut heard: BTreeMap<u32, u32> = BTreeMap::new();
+    let mut updates_by_client: BTreeMap<u32, u32> = BTreeMap::new();
     let mut enrolled = std::collections::BTreeSet::new();
     // How many, and the round and client of the first.
     let mut refusals: BTreeMap<&str, (u32, u32, u32)> = BTreeMap::new();
     for row in rows {
         enrolled.extend(row.joined.iter().flat_map(|&[first, last]| first..=last));
         for client in row.whole().into_iter().chain(row.partial()).chain(row.late.iter().copied()) {
-            *heard.entry(client).or_default() += 1;
+            *updates_by_client.entry(client).or_default() += 1;
         }
         for (&client, why) in row.refused.iter().zip(&row.refused_why) {
             refusals.entry(why.as_str()).or_insert((0, row.round, client)).0 += 1;
         }
     }
-    let counts: Vec<_> = enrolled.iter().map(|client| heard.get(client).copied().unwrap_or(0)).collect();
+    let counts: Vec<_> = enrolled.iter().map(|client| updates_by_client.get(client).copied().unwrap_or(0)).collect();
     let (least, most) =
         (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
     let never = counts.iter().filter(|&&count| count == 0).count();
     let mean = counts.iter().map(|&count| f64::from(count)).sum::<f64>() / counts.len().max(1) as f64;
-    say(&format!(
+    print_line(&format!(
         "{}; heard {mean:.1} times each on average, {least} at least, {most} at most; {never} never",
         count(counts.len() as u64, "client")
     ))?;
@@ -227,7 +227,7 @@ fn print_participation(rows: &[Row]) -> Result<(), CliError> {
         let one = |(why, (count, round, client)): (&&str, &(u32, u32, u32))| {
             format!("{count} {why} (the first of client {client} in round {round})")
         };
-        say(&format!("refused answers: {}", refusals.iter().map(one).collect::<Vec<_>>().join(", ")))?;
+        print_line(&format!("refused answers: {}", refusals.iter().map(one).collect::<Vec<_>>().join(", ")))?;
     }
     Ok(())
 }
@@ -238,28 +238,28 @@ fn print_selection(rows: &[Row]) -> Result<(), CliError> {
     rows.iter().for_each(|row| tally.add(row));
     let found = tally.result();
     let (Some(ratio), Some(jain)) = (found.success_ratio, found.jain) else { return Ok(()) };
-    let (cep, asked) = (found.cep, found.asked);
-    say(&format!(
-        "selection: {cep} of {asked} asked answered in time, {}; Jain's index {jain:.3}",
-        percent(ratio)
+    let (cep, selected) = (found.cep, found.asked);
+    print_line(&format!(
+        "selection: {cep} of {selected} asked answered in time, {}; Jain's index {jain:.3}",
+        format_percent(ratio)
     ))?;
     if let (Some(n_rounds), Some(most)) = (found.overflow_rounds, found.overflow_most) {
         let rounds = count(n_rounds, "round");
-        say(&format!("overflow: somebody in {rounds}, any one client in {most} at most"))?;
+        print_line(&format!("overflow: somebody in {rounds}, any one client in {most} at most"))?;
     }
     let Some(regret) = found.oracle_regret else { return Ok(()) };
     let bounds = found.regret_bound.zip(found.regret_bound_least).map(|(bound, least)| {
         format!("; the theorem's bound is {bound:.0} at this rate, {least:.0} at the best")
     });
     let bounds = bounds.unwrap_or_default();
-    say(&format!("oracle: regret {regret:.1} against the best fixed allocation{bounds}"))
+    print_line(&format!("oracle: regret {regret:.1} against the best fixed allocation{bounds}"))
 }
 
 /// As many decisions are shown, the latest.
 const SHOWN_DECISIONS: usize = 5;
 
 /// What was decided about single clients: how often, and the latest with what they were decided by.
-fn print_judged(rows: &[Row]) -> Result<(), CliError> {
+fn print_decisions(rows: &[Row]) -> Result<(), CliError> {
     let all: Vec<_> =
         rows.iter().flat_map(|row| row.judged.iter().map(move |one| (row.round, one))).collect();
     let mut times = BTreeMap::<&str, u64>::new();
@@ -268,11 +268,11 @@ fn print_judged(rows: &[Row]) -> Result<(), CliError> {
         return Ok(());
     }
     let times: Vec<_> = times.iter().map(|(verdict, times)| format!("{verdict} {times}")).collect();
-    say(&format!("decisions about newcomers and leavers: {}; the latest:", times.join(", ")))?;
+    print_line(&format!("decisions about newcomers and leavers: {}; the latest:", times.join(", ")))?;
     for (round, one) in &all[all.len().saturating_sub(SHOWN_DECISIONS)..] {
-        let figures: Vec<_> =
-            one.figures.iter().map(|(name, figure)| format!("{name} {figure:.4}")).collect();
-        say(&format!("  round {round}, client {}: {}; {}", one.client, one.verdict, figures.join(", ")))?;
+        let metrics: Vec<_> =
+            one.figures.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
+        print_line(&format!("  round {round}, client {}: {}; {}", one.client, one.verdict, metrics.join(", ")))?;
     }
     Ok(())
 }
@@ -282,16 +282,16 @@ fn print_stand_ins(rows: &[Row]) -> Result<(), CliError> {
     let total: u64 = rows.iter().map(|row| u64::from(row.n_stand_ins)).sum();
     if total > 0 {
         let per_round = total as f64 / rows.len() as f64;
-        say(&format!("{}, {per_round:.1} in a round on average", count(total, "stand-in")))?;
+        print_line(&format!("{}, {per_round:.1} in a round on average", count(total, "stand-in")))?;
     }
     let sum = |of: fn(&Row) -> Option<u32>| rows.iter().filter_map(of).map(u64::from).sum::<u64>();
     let (hits, known) = (sum(|row| row.oracle_hits), sum(|row| row.oracle_hits_of));
     if known > 0 {
         let share = hits as f64 / known as f64;
-        say(&format!("oracle: {} of the client's true cluster, of {known}", percent(share)))?;
+        print_line(&format!("oracle: {} of the client's true cluster, of {known}", format_percent(share)))?;
     }
     match rows.last().and_then(|row| row.oracle_psi) {
-        Some(psi) => say(&format!("oracle: {}", cost(psi))),
+        Some(psi) => print_line(&format!("oracle: {}", format_absence_cost(psi))),
         None => Ok(()),
     }
 }

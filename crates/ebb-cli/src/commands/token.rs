@@ -7,7 +7,7 @@ use ebb_net::tokens::{Key, Terms, keep_private, unguessable};
 
 use crate::CliError;
 use crate::args::Token;
-use crate::output::say;
+use crate::output::print_line;
 
 pub(crate) fn run(args: &Token) -> Result<(), CliError> {
     // What a key of its own would make no server takes.
@@ -30,6 +30,6 @@ pub(crate) fn run(args: &Token) -> Result<(), CliError> {
     match &args.file {
         Some(file) => keep_private(file, format!("{token}\n").as_bytes())
             .map_err(|error| CliError::file("writing", file, error)),
-        None => say(&token),
+        None => print_line(&token),
     }
 }

@@ -12,23 +12,23 @@ use ebb_train::{LocalTrainer, Task};
 
 use crate::CliError;
 use crate::args::Worker;
-use crate::assemble::{planned, read_settings};
+use crate::assemble::{planned_seed_and_rounds, read_settings};
 
 pub(crate) fn run(args: &Worker) -> Result<(), CliError> {
-    let (tree, _) = read_settings(&args.file, &[], args.place.data.as_deref())?;
-    let facts = BuildContext { seed: u64::from(planned(&tree)?.0), ..BuildContext::default() };
-    let task = crate::tasks::build(&tree.table("data", facts))?;
+    let (tree, _) = read_settings(&args.file, &[], args.data_folder.data.as_deref())?;
+    let context = BuildContext { seed: u64::from(planned_seed_and_rounds(&tree)?.0), ..BuildContext::default() };
+    let task = crate::tasks::build(&tree.table("data", context))?;
     if let Some(file) = &args.write_model {
         return write_vector(file, task.layout(), &task.initial()).map_err(CliError::Usage);
     }
     let mut lines = std::io::stdin().lock();
-    let mut next = hear(&mut lines)?;
-    while let Some(ask) = next {
-        next = match ask {
-            Request::Begin { .. } => one_run(task.as_ref(), ask, &mut lines)?,
+    let mut next = read_request(&mut lines)?;
+    while let Some(request) = next {
+        next = match request {
+            Request::Begin { .. } => handle_run(task.as_ref(), request, &mut lines)?,
             ask => {
-                say(&alone(task.as_ref(), &ask).unwrap_or_else(wrong))?;
-                hear(&mut lines)?
+                write_reply(&reply_outside_run(task.as_ref(), &ask).unwrap_or_else(error_reply))?;
+                read_request(&mut lines)?
             }
         };
     }
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Worker) -> Result<(), CliError> {
 }
 
 /// Does one run; returns the first thing that is asked after it.
-fn one_run(task: &dyn Task, begin: Request, lines: &mut StdinLock<'_>) -> Result<Option<Request>, CliError> {
+fn handle_run(task: &dyn Task, begin: Request, lines: &mut StdinLock<'_>) -> Result<Option<Request>, CliError> {
     let Request::Begin { client, round, seed, model, batch, steps } = begin else {
         unreachable!("only a beginning begins")
     };
@@ -45,20 +45,20 @@ fn one_run(task: &dyn Task, begin: Request, lines: &mut StdinLock<'_>) -> Result
     let global = match read_vector(&model, task.layout()) {
         Ok(global) => Arc::new(Parcel::of(global)),
         Err(error) => {
-            say(&wrong(error))?;
-            return hear(lines);
+            write_reply(&error_reply(error))?;
+            return read_request(lines);
         }
     };
     if client as usize >= task.n_clients() {
-        say(&wrong(format!("there is no client {client}")))?;
-        return hear(lines);
+        write_reply(&error_reply(format!("there is no client {client}")))?;
+        return read_request(lines);
     }
     let job = Job { round, global, learning_rate: 0.0, work };
     let mut trainee = task.begin(ClientId::new(client as usize), &job, seed, limit);
-    say(&Reply::default())?;
-    while let Some(ask) = hear(lines)? {
-        let reply = match &ask {
-            Request::Steps { count, rule } => train_on(task, trainee.as_mut(), *count, rule),
+    write_reply(&Reply::default())?;
+    while let Some(request) = read_request(lines)? {
+        let reply = match &request {
+            Request::Steps { count, rule } => train_steps(task, trainee.as_mut(), *count, rule),
             Request::Update { file } => update(task, trainee.as_ref(), file),
             Request::Gradient { file } => {
                 write_vector(file, task.layout(), &trainee.full_gradient()).map(|()| Reply::default())
@@ -67,62 +67,62 @@ fn one_run(task: &dyn Task, begin: Request, lines: &mut StdinLock<'_>) -> Result
             | Request::Begin { .. }
             | Request::Loss { .. }
             | Request::Evaluate { .. } => {
-                return Ok(Some(ask));
+                return Ok(Some(request));
             }
         };
-        say(&reply.unwrap_or_else(wrong))?;
+        write_reply(&reply.unwrap_or_else(error_reply))?;
     }
     Ok(None)
 }
 
-fn train_on(
+fn train_steps(
     task: &dyn Task,
     trainee: &mut dyn LocalRun,
     count: u32,
     rule: &StepSettings,
 ) -> Result<Reply, String> {
-    let push = rule.push.as_ref().map(|file| read_vector(file, task.layout())).transpose()?;
+    let correction = rule.push.as_ref().map(|file| read_vector(file, task.layout())).transpose()?;
     let adam = rule.adam.map(|[beta1, beta2, epsilon]| Adam { beta1, beta2, epsilon });
-    let &StepSettings { rate, momentum, nesterov, weight_decay, pull, clip, .. } = rule;
+    let &StepSettings { rate: learning_rate, momentum, nesterov, weight_decay, pull: proximal, clip: max_grad_norm, .. } = rule;
     let rule = StepRule {
-        learning_rate: rate,
+        learning_rate,
         momentum,
         nesterov,
         adam,
         weight_decay,
-        proximal: pull,
-        correction: push.as_deref(),
-        max_grad_norm: clip,
+        proximal,
+        correction: correction.as_deref(),
+        max_grad_norm,
     };
     Ok(Reply { steps: Some(trainee.steps(count, &rule)), ..Reply::default() })
 }
 
 fn update(task: &dyn Task, trainee: &dyn LocalTrainer, file: &std::path::Path) -> Result<Reply, String> {
     write_vector(file, task.layout(), &trainee.delta())?;
-    let done = trainee.result_so_far();
+    let result = trainee.result_so_far();
     Ok(Reply {
-        steps: Some(done.as_ref().map_or(0, |done| done.steps.get())),
-        loss: done.as_ref().map(|done| f64::from(done.loss)),
-        loss_fall: done.as_ref().map(|done| f64::from(done.loss_fall)),
-        accuracy: done.and_then(|done| done.accuracy).map(f64::from),
+        steps: Some(result.as_ref().map_or(0, |done| done.steps.get())),
+        loss: result.as_ref().map(|done| f64::from(done.loss)),
+        loss_fall: result.as_ref().map(|done| f64::from(done.loss_fall)),
+        accuracy: result.and_then(|done| done.accuracy).map(f64::from),
         ..Reply::default()
     })
 }
 
 /// What is asked outside of a run.
-fn alone(task: &dyn Task, ask: &Request) -> Result<Reply, String> {
+fn reply_outside_run(task: &dyn Task, request: &Request) -> Result<Reply, String> {
     let client_of = |client: u32| match client as usize {
         idx if idx < task.n_clients() => Ok(ClientId::new(idx)),
         _ => Err(format!("there is no client {client}")),
     };
-    match ask {
+    match request {
         Request::Describe { client } => {
             let client = client_of(*client)?;
             Ok(Reply {
                 samples: Some(f64::from(task.samples(client))),
                 held_out: Some(task.held_out(client)),
                 labels: Some(task.has_accuracy()),
-                can: Some(StepFeature::ALL.map(|skill| skill.name().to_owned()).to_vec()),
+                can: Some(StepFeature::ALL.map(|feature| feature.name().to_owned()).to_vec()),
                 ..Reply::default()
             })
         }
@@ -137,7 +137,7 @@ fn alone(task: &dyn Task, ask: &Request) -> Result<Reply, String> {
                     task.evaluate_client(client_of(*client)?, &model).ok_or("this client keeps no samples")?
                 }
                 None => (0..task.n_test_batches())
-                    .map(|piece| task.evaluate_batch(piece, &model))
+                    .map(|batch| task.evaluate_batch(batch, &model))
                     .fold(ebb_train::Tally::default(), |sum, tally| sum + tally),
             };
             let (samples, loss) = (Some(tally.n_samples), Some(tally.loss));
@@ -147,24 +147,24 @@ fn alone(task: &dyn Task, ask: &Request) -> Result<Reply, String> {
     }
 }
 
-fn wrong(error: String) -> Reply {
+fn error_reply(error: String) -> Reply {
     Reply { error: Some(error), ..Reply::default() }
 }
 
 /// What is asked next; nothing once nobody asks any more.
-fn hear(lines: &mut StdinLock<'_>) -> Result<Option<Request>, CliError> {
+fn read_request(lines: &mut StdinLock<'_>) -> Result<Option<Request>, CliError> {
     let mut line = String::new();
     let failed = |error| CliError::file("reading", std::path::Path::new("standard input"), error);
     if lines.read_line(&mut line).map_err(failed)? == 0 {
         return Ok(None);
     }
-    let ask = serde_json::from_str(&line);
-    ask.map(Some).map_err(|error| {
+    let request = serde_json::from_str(&line);
+    request.map(Some).map_err(|error| {
         CliError::Usage(format!("a line that is no question ({error}): {}", line.trim_end()))
     })
 }
 
-fn say(reply: &Reply) -> Result<(), CliError> {
+fn write_reply(reply: &Reply) -> Result<(), CliError> {
     let mut line = serde_json::to_vec(reply).expect("texts and numbers always make JSON");
     line.push(b'\n');
     let mut out = std::io::stdout().lock();

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::CliError;
 use crate::args::WorldArgs;
-use crate::assemble::{check_rounds, planned, read_to_look, scheduled_rounds};
-use crate::output::{Columns, bold, count, folder_for, note, say, say_files, write_file, write_picture};
+use crate::assemble::{check_rounds, planned_seed_and_rounds, read_for_inspection, scheduled_rounds};
+use crate::output::{TextTable, bold, count, default_output_folder, print_note, print_line, print_files, write_file, write_plot};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -23,13 +23,13 @@ const MOST_ROWS: usize = 30;
 const MOST_DRAWN: usize = 400;
 
 /// What was played.
-struct Played {
+struct PlayedWorld {
     seed: u64,
     n_clients: usize,
     n_rounds: u32,
     participation: Participation,
     /// For each client in the picture, its number and what it was in each round.
-    drawn: Vec<(usize, Vec<Option<u8>>)>,
+    shown_clients: Vec<(usize, Vec<Option<u8>>)>,
     recorder: Recorder,
     stays: MembershipRecorder,
     /// What there is to say of the world.
@@ -44,25 +44,25 @@ struct Exported {
 }
 
 pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
-    let tree = read_to_look(&args.file, &args.changes.set, args.place.data.as_deref(), args.seed)?;
+    let tree = read_for_inspection(&args.file, &args.changes.set, args.data_folder.data.as_deref(), args.seed)?;
     if !(args.round_s > 0.0 && args.round_s.is_finite()) {
         return Err(CliError::Usage(format!("--round-s {}: give a number above 0", args.round_s)));
     }
     if let Some(file) = &args.export {
         check_ending(file)?;
     }
-    let played = Played::new(&tree, args)?;
+    let played = PlayedWorld::new(&tree, args)?;
     let exported = args.export.as_ref().map(|file| played.export(file, args.round_s)).transpose()?;
-    if args.look.json {
-        return say(&played.json().to_string());
+    if args.view.json {
+        return print_line(&played.json().to_string());
     }
-    played.notes.iter().for_each(|line| note(&format!("world: {line}")));
-    let folder = args.out.clone().unwrap_or_else(|| folder_for("world", &args.file));
+    played.notes.iter().for_each(|line| print_note(&format!("world: {line}")));
+    let folder = args.out.clone().unwrap_or_else(|| default_output_folder("world", &args.file));
     // Files first: whoever reads the output may stop reading.
-    let files = played.write(&folder, args.look.colours.theme())?;
+    let files = played.write(&folder, args.view.colours.theme())?;
     played.print()?;
-    say("")?;
-    say_files(&files)?;
+    print_line("")?;
+    print_files(&files)?;
     exported.map_or(Ok(()), |exported| exported.print(args.round_s))
 }
 
@@ -77,13 +77,13 @@ fn check_ending(file: &Path) -> Result<(), CliError> {
 }
 
 /// The file of members that belongs to a trace.
-fn members_beside(trace: &Path) -> PathBuf {
+fn members_file(trace: &Path) -> PathBuf {
     let stem = trace.file_stem().map_or("trace".into(), |stem| stem.to_string_lossy());
     trace.with_file_name(format!("{stem}-members.csv"))
 }
 
 /// A path as a configuration names it, from whatever folder it is read.
-fn quoted(file: &Path) -> Result<String, CliError> {
+fn toml_path(file: &Path) -> Result<String, CliError> {
     let whole = std::path::absolute(file).map_err(|error| CliError::file("finding", file, error))?;
     Ok(toml::Value::from(whole.display().to_string()).to_string())
 }
@@ -91,50 +91,50 @@ fn quoted(file: &Path) -> Result<String, CliError> {
 impl Exported {
     /// Says what is where, and the settings that play it back.
     fn print(&self, round_s: f64) -> Result<(), CliError> {
-        say(&format!("{:<7}  {}", "trace", self.trace.display()))?;
+        print_line(&format!("{:<7}  {}", "trace", self.trace.display()))?;
         if let Some(members) = &self.members {
-            say(&format!("{:<7}  {}", "members", members.display()))?;
+            print_line(&format!("{:<7}  {}", "members", members.display()))?;
         }
-        say("\nplayed back by, in [world]:")?;
+        print_line("\nplayed back by, in [world]:")?;
         if let Some(members) = &self.members {
-            say(&format!("members = {}", quoted(members)?))?;
+            print_line(&format!("members = {}", toml_path(members)?))?;
         }
-        let trace = quoted(&self.trace)?;
-        say(&format!("availability = {{ kind = \"trace\", file = {trace}, round_s = {round_s:?} }}"))
+        let trace = toml_path(&self.trace)?;
+        print_line(&format!("availability = {{ kind = \"trace\", file = {trace}, round_s = {round_s:?} }}"))
     }
 }
 
-impl Played {
-    fn new(tree: &Tree, args: &WorldArgs) -> Result<Played, CliError> {
-        let (seed, said) = planned(tree)?;
-        let n_rounds = args.rounds.or(said).map_or(200, NonZeroU32::get);
-        let mut facts = BuildContext { seed: u64::from(seed), n_rounds, ..BuildContext::default() };
-        let task = crate::tasks::build(&tree.table("data", facts))?;
-        facts.n_clients = task.n_clients();
+impl PlayedWorld {
+    fn new(tree: &Tree, args: &WorldArgs) -> Result<PlayedWorld, CliError> {
+        let (seed, planned_rounds) = planned_seed_and_rounds(tree)?;
+        let n_rounds = args.rounds.or(planned_rounds).map_or(200, NonZeroU32::get);
+        let mut context = BuildContext { seed: u64::from(seed), n_rounds, ..BuildContext::default() };
+        let task = crate::tasks::build(&tree.table("data", context))?;
+        context.n_clients = task.n_clients();
         // Fewer rounds of a world are no other world.
-        facts.n_rounds = said.map_or(0, |said| scheduled_rounds(tree, n_rounds.max(said.get())));
-        let world = World::build(&tree.table("world", facts), task.as_ref())?;
+        context.n_rounds = planned_rounds.map_or(0, |planned_rounds| scheduled_rounds(tree, n_rounds.max(planned_rounds.get())));
+        let world = World::build(&tree.table("world", context), task.as_ref())?;
         check_rounds(tree, &world, n_rounds)?;
         let notes = world.remarks().to_vec();
-        let mut roll = RollCalls::new(world, Arc::clone(&task));
+        let mut player = RollCalls::new(world, Arc::clone(&task));
         let (mut participation, mut recorder) =
             (Participation::with_clients(task.n_clients()), Recorder::default());
         let mut stays = MembershipRecorder::default();
         let n_drawn = task.n_clients().min(MOST_DRAWN);
-        let mut drawn: Vec<_> = (0..n_drawn)
+        let mut shown_clients: Vec<_> = (0..n_drawn)
             .map(|at| (at * task.n_clients() / n_drawn, Vec::with_capacity(n_rounds as usize)))
             .collect();
         for number in 0..n_rounds {
-            let census = roll.next_round();
+            let census = player.next_round();
             participation.record(census);
             stays.record(number, census);
             let mut up = census.up().clone();
             up.grow(task.n_clients());
             recorder.record(f64::from(number) * args.round_s, &up);
-            drawn.iter_mut().for_each(|(client, states)| states.push(state(census, *client)));
+            shown_clients.iter_mut().for_each(|(client, states)| states.push(raster_state(census, *client)));
         }
         let (seed, n_clients) = (u64::from(seed), task.n_clients());
-        Ok(Played { seed, n_clients, n_rounds, participation, drawn, recorder, stays, notes })
+        Ok(PlayedWorld { seed, n_clients, n_rounds, participation, shown_clients, recorder, stays, notes })
     }
 
     /// Writes who was up when, as a trace whose rounds are so long, and beside it who was in.
@@ -156,7 +156,7 @@ impl Played {
         let mut text = Vec::new();
         trace.write_csv(&mut text).expect("memory takes it");
         write_file(file, &text)?;
-        let members = (!self.stays.is_static(self.n_clients)).then(|| members_beside(file));
+        let members = (!self.stays.is_static(self.n_clients)).then(|| members_file(file));
         if let Some(members) = &members {
             write_file(members, self.stays.to_csv().as_bytes())?;
         }
@@ -185,25 +185,25 @@ impl Played {
     fn print(&self) -> Result<(), CliError> {
         let all = &self.participation;
         let (n_clients, rounds) = (all.clients().len() as u64, count(u64::from(self.n_rounds), "round"));
-        say(&bold(&format!("seed {}: {}, {rounds}", self.seed, count(n_clients, "client"))))?;
+        print_line(&bold(&format!("seed {}: {}, {rounds}", self.seed, count(n_clients, "client"))))?;
         let mean = all.n_up().iter().map(|&count| f64::from(count)).sum::<f64>() / all.n_up().len() as f64;
         let (least, most) = (all.n_up().iter().min().unwrap_or(&0), all.n_up().iter().max().unwrap_or(&0));
-        say(&format!(
+        print_line(&format!(
             "up           {:.1} % of the time: {mean:.1} in a round, {least} to {most}",
             100.0 * all.share()
         ))?;
-        say(&format!("nobody       in {:.1} % of the rounds", 100.0 * all.empty_round_share()))?;
-        say(&format!("effective    {:.1} of {n_clients} clients", all.effective_clients()))?;
+        print_line(&format!("nobody       in {:.1} % of the rounds", 100.0 * all.empty_round_share()))?;
+        print_line(&format!("effective    {:.1} of {n_clients} clients", all.effective_clients()))?;
         let spell =
             |rounds: Option<f64>| rounds.map_or("-".to_owned(), |rounds| format!("{rounds:.2} rounds"));
         let (up, down) = all.mean_spells();
-        say(&format!("spells       up for {}, down for {}, in the mean", spell(up), spell(down)))?;
+        print_line(&format!("spells       up for {}, down for {}, in the mean", spell(up), spell(down)))?;
         let lag_1 = all.lag_1_autocorrelation().map_or("-".to_owned(), |lag_1| format!("{lag_1:.3}"));
-        say(&format!(
+        print_line(&format!(
             "lag-1        {lag_1}  (correlation of a client's state with that of the round before)"
         ))?;
-        say("")?;
-        let mut table = Columns::new(1, ["client", "up %", "rounds up", "of", "spells", "longest silence"]);
+        print_line("")?;
+        let mut table = TextTable::new(1, ["client", "up %", "rounds up", "of", "spells", "longest silence"]);
         for (client, own) in all.clients().take(MOST_ROWS) {
             table.row([
                 client.number().to_string(),
@@ -217,7 +217,7 @@ impl Played {
         table.print()?;
         match (n_clients as usize).saturating_sub(MOST_ROWS) {
             0 => Ok(()),
-            more => say(&format!("... and {}", count(more as u64, "more client"))),
+            more => print_line(&format!("... and {}", count(more as u64, "more client"))),
         }
     }
 
@@ -226,10 +226,10 @@ impl Played {
         let table = folder.join("clients.csv");
         write_file(&table, &self.csv())?;
         let mut files = vec![("table", table)];
-        let pictures =
+        let plots =
             [("raster", self.raster(theme)), ("rounds", self.rounds(theme)), ("shares", self.shares(theme))];
-        for (name, svg) in pictures {
-            let written = write_picture(folder, name, &svg?)?;
+        for (name, svg) in plots {
+            let written = write_plot(folder, name, &svg?)?;
             files.extend(written.map(|file| ("picture", file)));
         }
         Ok(files)
@@ -253,7 +253,7 @@ impl Played {
             name: client.to_string(),
             cells: cells.clone(),
         };
-        let anybody_out = self.drawn.iter().flat_map(|(_, cells)| cells).any(|cell| *cell == Some(1));
+        let anybody_out = self.shown_clients.iter().flat_map(|(_, cells)| cells).any(|cell| *cell == Some(1));
         let states = ["up", "not enrolled"].into_iter().take(1 + usize::from(anybody_out));
         let states = states.map(str::to_owned).collect();
         let raster = Raster {
@@ -263,9 +263,9 @@ impl Played {
             first_column: 0,
             column_width: 1,
             states,
-            rows: self.drawn.iter().map(row).collect(),
+            rows: self.shown_clients.iter().map(row).collect(),
         };
-        let height_px = (160 + 12 * self.drawn.len() as u32).clamp(280, 900);
+        let height_px = (160 + 12 * self.shown_clients.len() as u32).clamp(280, 900);
         raster.draw(theme, Size { width_px: 960, height_px })
     }
 
@@ -286,12 +286,12 @@ impl Played {
     fn shares(&self, theme: Theme) -> Result<Svg, PlotError> {
         let own: Vec<_> = self.participation.clients().collect();
         // Whoever never joined has no figures.
-        let shown = self.drawn.iter().map(|(client, _)| own.get(*client).map_or(0.0, |(_, own)| own.share()));
+        let shown = self.shown_clients.iter().map(|(client, _)| own.get(*client).map_or(0.0, |(_, own)| own.share()));
         let bars = Bars {
             title: "How often each client is up".to_owned(),
             x_label: "client".to_owned(),
             y_label: "share of its rounds".to_owned(),
-            groups: self.drawn.iter().map(|(client, _)| client.to_string()).collect(),
+            groups: self.shown_clients.iter().map(|(client, _)| client.to_string()).collect(),
             series: vec![BarSeries { name: String::new(), values: shown.collect(), spread: None }],
             by_group: false,
         };
@@ -300,7 +300,7 @@ impl Played {
 }
 
 /// What a client is in a picture: up, not enrolled, or down, which stays empty.
-fn state(census: &Census, client: usize) -> Option<u8> {
+fn raster_state(census: &Census, client: usize) -> Option<u8> {
     let is_in = client < census.len() && census.enrolled().get(client);
     match (is_in, is_in && census.up().get(client)) {
         (true, true) => Some(0),

@@ -3,8 +3,8 @@
 //! Every cell is a run of its own below the grid's folder. What came of the cells stands in one small CSV,
 //! fit to be committed: a cell that has its row there, made from the same settings, is not run again.
 
-mod also;
-mod figures;
+mod extra_columns;
+mod metrics;
 mod tables;
 mod workers;
 
@@ -24,17 +24,17 @@ use crate::CliError;
 use crate::assemble::Assembled;
 use crate::commands::resume::reopen;
 use crate::commands::run::create;
-use crate::drive::{Ended, OnFailure, Watch, drive};
-use also::Also;
-use figures::write_csv;
-pub(crate) use figures::{Figures, Finished, read_csv, varied_in_csv};
+use crate::drive::{Ended, OnFailure, RunObserver, drive};
+use extra_columns::ExtraColumn;
+use metrics::write_csv;
+pub(crate) use metrics::{CellMetrics, FinishedCell, read_csv, varied_in_csv};
 pub(crate) use tables::tables;
-pub(crate) use workers::side_by_side;
+pub(crate) use workers::run_parallel;
 
 /// The `[grid]` table.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct GridTable {
     seeds: Vec<u32>,
     #[serde(default)]
     recipes: Vec<String>,
@@ -57,9 +57,9 @@ pub(crate) struct Grid {
     /// The keys that vary.
     pub(crate) varied: Vec<String>,
     pub(crate) csv: PathBuf,
-    also: Vec<Also>,
+    extra_columns: Vec<ExtraColumn>,
     folder: PathBuf,
-    base: PathBuf,
+    base_folder: PathBuf,
 }
 
 /// One run of a grid.
@@ -83,11 +83,11 @@ impl Grid {
                 .error("", "missing; a grid has a [grid] table with recipes and seeds")
                 .into());
         }
-        let table: Table = settings.parse()?;
+        let table: GridTable = settings.parse()?;
         if table.seeds.is_empty() {
             return Err(settings.error("seeds", "give at least one").into());
         }
-        if repeated(&table.seeds) {
+        if has_duplicates(&table.seeds) {
             return Err(settings.error("seeds", "a seed stands twice").into());
         }
         let mut common = tree.clone();
@@ -136,30 +136,30 @@ impl Grid {
             if key.contains('[') && !common.has(key) {
                 return wrong("there is nothing in the list at this place; write it in the file first");
             }
-            if repeated(values) {
+            if has_duplicates(values) {
                 return wrong("a value stands twice");
             }
         }
-        let mut also = Vec::new();
+        let mut extra_columns = Vec::new();
         for (at, text) in table.also.iter().enumerate() {
-            let Some(one) = Also::parse(text) else {
+            let Some(one) = ExtraColumn::parse(text) else {
                 let message = "give a column of rounds.csv and a round, as in \"accuracy@20\", or rounds, as in \
                                \"accuracy@97-100\" or \"change(accuracy)@81-100\", or what it must reach, as in \
                                \"accuracy>=0.65\", or \"regain(accuracy)@30\", how long until it is back at that of a round";
                 return Err(settings.error(&format!("also[{at}]"), message).into());
             };
-            if let Some(message) = one.unknown() {
+            if let Some(message) = one.unknown_metric() {
                 return Err(settings.error(&format!("also[{at}]"), message).into());
             }
-            also.push(one);
+            extra_columns.push(one);
         }
         let mut cells = Vec::new();
-        for choice in choices(&table.vary) {
-            let values: Vec<_> = choice.iter().map(|(_, value)| bare(value)).collect();
+        for combination in combinations(&table.vary) {
+            let values: Vec<_> = combination.iter().map(|(_, value)| unquoted(value)).collect();
             for (method, own) in &methods {
                 let mut tree = common.clone();
                 tree.overlay(own.clone());
-                for (key, value) in &choice {
+                for (key, value) in &combination {
                     tree.set_value(key, value.clone(), Origin::Flag(format!("grid.vary \"{key}\"")));
                 }
                 let digest = digest(method, &tree, base);
@@ -174,10 +174,10 @@ impl Grid {
         Ok(Grid {
             cells,
             varied: table.vary.keys().cloned().collect(),
-            also,
+            extra_columns,
             csv: table.csv.map_or_else(|| folder.join("results.csv"), |csv| base.join(csv)),
             folder: folder.to_owned(),
-            base: base.to_owned(),
+            base_folder: base.to_owned(),
         })
     }
 
@@ -203,41 +203,41 @@ impl Grid {
             cells: vec![cell],
             varied: Vec::new(),
             csv: folder.join("results.csv"),
-            also: Vec::new(),
+            extra_columns: Vec::new(),
             folder: folder.to_owned(),
-            base: base.to_owned(),
+            base_folder: base.to_owned(),
         })
     }
 
     /// What is finished already, by the CSV: one slot a cell.
-    pub(crate) fn finished(&self) -> Result<Vec<Option<Finished>>, CliError> {
-        let known = read_csv(&self.csv, &self.also)?;
+    pub(crate) fn finished(&self) -> Result<Vec<Option<FinishedCell>>, CliError> {
+        let known = read_csv(&self.csv, &self.extra_columns)?;
         if !known.is_empty() && varied_in_csv(&self.csv)? != self.varied {
             return Err(CliError::Usage(format!(
                 "{}: its rows vary other keys than this grid; give [grid] another csv, or move it away",
                 self.csv.display()
             )));
         }
-        let same = |cell: &Cell, row: &Finished| {
+        let same = |cell: &Cell, row: &FinishedCell| {
             (&cell.method, &cell.values, cell.seed, &cell.digest)
                 == (&row.method, &row.values, row.seed, &row.digest)
                 // A column that was asked for since is taken from the record, if that is still there.
-                && row.also.len() == self.also.len()
+                && row.extra.len() == self.extra_columns.len()
         };
         Ok(self.cells.iter().map(|cell| known.iter().find(|row| same(cell, row)).cloned()).collect())
     }
 
     /// Writes the CSV: the rows of this grid, then those of other seeds and methods that were there before.
     /// Rows of this grid's methods that were made from other settings are left out.
-    fn write(&self, results: &[Option<Finished>]) -> Result<(), CliError> {
-        let ours = |row: &Finished| {
+    fn write(&self, results: &[Option<FinishedCell>]) -> Result<(), CliError> {
+        let ours = |row: &FinishedCell| {
             self.cells.iter().any(|cell| {
                 let named = (&cell.method, &cell.values) == (&row.method, &row.values);
                 named && (cell.seed == row.seed || cell.digest != row.digest)
             })
         };
-        let others: Vec<_> = read_csv(&self.csv, &self.also)?.into_iter().filter(|row| !ours(row)).collect();
-        write_csv(&self.csv, &self.varied, &self.also, results.iter().flatten().chain(&others))
+        let others: Vec<_> = read_csv(&self.csv, &self.extra_columns)?.into_iter().filter(|row| !ours(row)).collect();
+        write_csv(&self.csv, &self.varied, &self.extra_columns, results.iter().flatten().chain(&others))
     }
 
     /// Checks that every cell's settings can be used, before the first is run, and gives what there is to say of
@@ -247,11 +247,11 @@ impl Grid {
         for cell in &self.cells {
             // Seeds change nothing about what is valid.
             if !seen.contains(&(&cell.method, &cell.values)) {
-                let run = Assembled::new(registry, cell.tree.clone(), &self.base, NonZeroUsize::MIN)?;
+                let run = Assembled::new(registry, cell.tree.clone(), &self.base_folder, NonZeroUsize::MIN)?;
                 let data = run.task.remarks().iter().map(|note| format!("data, seed {}: {note}", cell.seed));
                 // What is noted of a recording is so with any seed.
                 let world = run.fleet.world().remarks().iter().map(|note| format!("world: {note}"));
-                let methods = run.notes.iter().map(|note| format!("{}: {note}", cell.method));
+                let methods = run.warnings.iter().map(|note| format!("{}: {note}", cell.method));
                 for note in data.chain(world).chain(methods) {
                     if !notes.contains(&note) {
                         notes.push(note);
@@ -271,22 +271,22 @@ impl Grid {
         threads: NonZeroUsize,
         at_most: usize,
         stop: &AtomicBool,
-        each: &(dyn Fn(&Finished, usize, usize) + Sync),
-    ) -> Result<Vec<Option<Finished>>, CliError> {
+        each: &(dyn Fn(&FinishedCell, usize, usize) + Sync),
+    ) -> Result<Vec<Option<FinishedCell>>, CliError> {
         std::fs::create_dir_all(&self.folder)
             .map_err(|error| CliError::file("making", &self.folder, error))?;
         let _lock = self.lock()?;
-        self.note_csv()?;
+        self.write_csv_pointer()?;
         let mut results = self.finished()?;
         let todo: Vec<usize> =
             (0..self.cells.len()).filter(|&at| results[at].is_none()).take(at_most).collect();
         let mut done = 0;
-        side_by_side(
+        run_parallel(
             &todo,
             threads,
             stop,
             |at, threads| self.run_cell(&self.cells[at], registry, threads, stop),
-            |at, finished: Finished| {
+            |at, finished: FinishedCell| {
                 results[at] = Some(finished.clone());
                 self.write(&results)?;
                 done += 1;
@@ -304,7 +304,7 @@ impl Grid {
         registry: &Registry,
         threads: NonZeroUsize,
         stop: &AtomicBool,
-    ) -> Result<Option<Finished>, CliError> {
+    ) -> Result<Option<FinishedCell>, CliError> {
         let folder = self.folder_of(cell);
         let summary = if folder.exists() { RunFolder::open(&folder)?.summary()? } else { None };
         let summary = match summary {
@@ -313,26 +313,26 @@ impl Grid {
                 let (mut run, writer) = if folder.exists() {
                     reopen(registry, &folder, cell.tree.data_folder(), threads)?
                 } else {
-                    let run = Assembled::new(registry, cell.tree.clone(), &self.base, threads)?;
+                    let run = Assembled::new(registry, cell.tree.clone(), &self.base_folder, threads)?;
                     let writer = create(&run, &folder)?;
                     (run, writer)
                 };
-                match drive(&mut run, writer, stop, OnFailure::Finish, &mut Silence)? {
+                match drive(&mut run, writer, stop, OnFailure::Finish, &mut NoObserver)? {
                     Ended::Finished(summary) => *summary,
                     Ended::Interrupted => return Ok(None),
                     Ended::Stopped(_) => unreachable!("the cell of a grid finishes"),
                 }
             }
         };
-        let also = also::look_up(&self.also, &folder.join("rounds.csv"))?;
+        let extra = extra_columns::read_extra_columns(&self.extra_columns, &folder.join("rounds.csv"))?;
         // The record may be older than this program.
         let program = RunFolder::open(&folder)?.header().program.clone();
-        Ok(Some(Finished {
+        Ok(Some(FinishedCell {
             method: cell.method.clone(),
             values: cell.values.clone(),
             seed: cell.seed,
-            figures: Figures::of(&summary),
-            also,
+            metrics: CellMetrics::of(&summary),
+            extra,
             digest: cell.digest.clone(),
             program,
         }))
@@ -344,8 +344,8 @@ impl Grid {
     }
 
     /// Leaves word in the folder where the figures are.
-    fn note_csv(&self) -> Result<(), CliError> {
-        let path = self.folder.join(CSV_NOTE);
+    fn write_csv_pointer(&self) -> Result<(), CliError> {
+        let path = self.folder.join(CSV_POINTER);
         let csv = std::path::absolute(&self.csv).unwrap_or_else(|_| self.csv.clone());
         std::fs::write(&path, csv.display().to_string())
             .map_err(|error| CliError::file("writing", &path, error))
@@ -381,12 +381,12 @@ fn cell_name(method: &str, values: &[String], seed: u32, digest: &str) -> String
 }
 
 /// What keys that vary are, in words: "alpha = 0.1, beta = 1.0".
-pub(crate) fn choice(varied: &[String], values: &[String]) -> String {
+pub(crate) fn settings_label(varied: &[String], values: &[String]) -> String {
     let pairs: Vec<_> = varied.iter().zip(values).map(|(key, value)| format!("{key} = {value}")).collect();
     pairs.join(", ")
 }
 
-impl Finished {
+impl FinishedCell {
     /// The folder of its run, in the folder of its grid.
     pub(crate) fn folder(&self, grid: &Path) -> PathBuf {
         grid.join("cells").join(cell_name(&self.method, &self.values, self.seed, &self.digest))
@@ -394,11 +394,11 @@ impl Finished {
 }
 
 /// The file of a grid's folder that says where its CSV is.
-const CSV_NOTE: &str = "csv-is-at";
+const CSV_POINTER: &str = "csv-is-at";
 
 /// The CSV of the grid in a folder; `None` if no grid was run there.
 pub(crate) fn csv_of(folder: &Path) -> Option<PathBuf> {
-    let note = PathBuf::from(std::fs::read_to_string(folder.join(CSV_NOTE)).ok()?);
+    let note = PathBuf::from(std::fs::read_to_string(folder.join(CSV_POINTER)).ok()?);
     // A folder that was moved or copied has its table in it, unless that lay elsewhere.
     let own = folder.join("results.csv");
     Some(if own.exists() { own } else { note })
@@ -446,27 +446,27 @@ fn digest(method: &str, tree: &Tree, base: &Path) -> String {
     format!("{:016x}", rng::hash(&format!("{method}\n{written}\n{start}\n{replayed}")))
 }
 
-fn repeated<T: PartialEq>(values: &[T]) -> bool {
+fn has_duplicates<T: PartialEq>(values: &[T]) -> bool {
     values.iter().enumerate().any(|(at, value)| values[..at].contains(value))
 }
 
-struct Silence;
+struct NoObserver;
 
-impl Watch for Silence {
+impl RunObserver for NoObserver {
     fn round(&mut self, _row: &Row, _line: &str) -> Result<(), CliError> {
         Ok(())
     }
 }
 
 /// Every combination of the values, the first key slowest.
-fn choices(vary: &BTreeMap<String, Vec<toml::Value>>) -> Vec<Vec<(String, toml::Value)>> {
+fn combinations(vary: &BTreeMap<String, Vec<toml::Value>>) -> Vec<Vec<(String, toml::Value)>> {
     let mut all = vec![Vec::new()];
     for (key, values) in vary {
         all = all
             .into_iter()
-            .flat_map(|choice: Vec<(String, toml::Value)>| {
+            .flat_map(|combination: Vec<(String, toml::Value)>| {
                 values.iter().map(move |value| {
-                    let mut longer = choice.clone();
+                    let mut longer = combination.clone();
                     longer.push((key.clone(), value.clone()));
                     longer
                 })
@@ -477,7 +477,7 @@ fn choices(vary: &BTreeMap<String, Vec<toml::Value>>) -> Vec<Vec<(String, toml::
 }
 
 /// A value as it stands in a table: text without its quotes.
-fn bare(value: &toml::Value) -> String {
+fn unquoted(value: &toml::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_grids_are_answered_with_the_remedy() {
+    fn wrong_grids_are_errors_with_the_remedy() {
         for (text, part) in [
             ("a = 1", "grid: missing; a grid has a [grid] table"),
             ("[grid]\nseeds = []\nrecipes = [\"full\"]", "g.toml:2:1: grid.seeds = []: give at least one"),

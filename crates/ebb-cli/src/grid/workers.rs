@@ -8,7 +8,7 @@ use crate::CliError;
 
 /// Does the work for each of `todo`, several at once, and hands over one after the other what came of it. Each is told how
 /// many threads it may use itself. Work that gives `None` was interrupted. The first error stops all.
-pub(crate) fn side_by_side<T>(
+pub(crate) fn run_parallel<T>(
     todo: &[usize],
     threads: NonZeroUsize,
     stop: &AtomicBool,

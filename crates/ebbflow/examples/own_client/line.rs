@@ -62,7 +62,7 @@ impl Trainer for Line {
         let start = &job.global.model;
         let (mut model, mut losses) = (start.clone(), Vec::new());
         let steps_asked = job.work.steps(self.samples());
-        let rate = job.learning_rate / self.readings.len() as f32;
+        let learning_rate = job.learning_rate / self.readings.len() as f32;
         for steps in 1..=steps_asked.get() {
             // The deadline has come: what is done so far is sent.
             if at_work.is_stopped() {
@@ -72,8 +72,8 @@ impl Trainer for Line {
             let errors = self.readings.iter().map(|&(x, y)| (x, error(&model, (x, y))));
             let (slope, offset) =
                 errors.fold((0.0, 0.0), |(slope, offset), (x, e)| (slope + e * x, offset + e));
-            model[0] -= rate * slope;
-            model[1] -= rate * offset;
+            model[0] -= learning_rate * slope;
+            model[1] -= learning_rate * offset;
             at_work.done(steps);
         }
         let Some(steps) = NonZeroU32::new(losses.len() as u32) else { return Ok(None) };
@@ -103,7 +103,7 @@ impl Trainer for Line {
 }
 
 /// Joins a server and stays until the run is over.
-pub(crate) fn stay(url: &str, home: &Path, token: &str) -> Result<Left, String> {
+pub(crate) fn join_and_stay(url: &str, state_dir: &Path, token: &str) -> Result<Left, String> {
     let make = Box::new(|invitation: &Invitation| {
         if invitation.layout != layout() {
             return Err("the server's model is no line; write it by: own_client model FILE".to_owned());
@@ -113,7 +113,7 @@ pub(crate) fn stay(url: &str, home: &Path, token: &str) -> Result<Left, String> 
     let joining = Joining {
         url: url.to_owned(),
         token: Some(token.to_owned()),
-        folder: Some(home.to_owned()),
+        folder: Some(state_dir.to_owned()),
         ..Joining::default()
     };
     // Whoever holds the other end can tell it to stop, or to leave for good.

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words[..] {
         ["model", file] => write_vector(Path::new(file), &line::layout(), &[0.0, 0.0]),
-        ["join", url, home, token] => line::stay(url, Path::new(home), token).map(|left| match left {
+        ["join", url, home, token] => line::join_and_stay(url, Path::new(home), token).map(|left| match left {
             Left::Over(why) => eprintln!("done: {why}"),
             Left::Stopped => eprintln!("stopped"),
         }),

@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpStream};
 
-use crate::house::{House, Plan, lost};
+use crate::attacked_server::{AttackedServer, Plan, n_lost};
 
 const IDLE: usize = 2000;
 const ROUNDS: u32 = 50;
@@ -14,15 +14,15 @@ fn two_thousand_idle_connections_leave_an_honest_run_its_descriptors() {
     limit.current = limit.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     let serve = "least_up = 2\ndeadline_s = 20.0";
-    let mut house = House::start(&Plan { rounds: ROUNDS, serve, files: Some(256), ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { rounds: ROUNDS, serve, files: Some(256), ..Plan::default() });
     let before = idle(house.address, IDLE / 2);
     house.join(2);
     let after = idle(house.address, IDLE / 2);
     assert_eq!(before.len() + after.len(), IDLE);
-    let status = house.ends();
+    let status = house.wait_for_end();
     assert!(status.success(), "{status}");
     let rows = house.rows();
-    assert_eq!((rows.len(), lost(&rows, &[0, 1])), (ROUNDS as usize, 0));
+    assert_eq!((rows.len(), n_lost(&rows, &[0, 1])), (ROUNDS as usize, 0));
 }
 
 fn idle(address: SocketAddr, count: usize) -> Vec<TcpStream> {

@@ -1,6 +1,6 @@
 //! A stranger enrols with tokens that nobody made.
 
-use crate::house::{House, MOST_GROWTH, Plan, lost};
+use crate::attacked_server::{AttackedServer, MOST_GROWTH, Plan, n_lost};
 use crate::peer::{Peer, bytes};
 
 /// So many at a time, as the server allows.
@@ -12,20 +12,20 @@ const MOST_LINES: usize = 1000;
 
 #[test]
 fn a_flood_of_bad_tokens_takes_little_memory_few_lines_and_no_round() {
-    let mut house = House::start(&Plan { serve: "least_up = 2", ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { serve: "least_up = 2", ..Plan::default() });
     house.join(2);
-    house.play(20);
+    house.wait_for_rounds(20);
     let before = house.rows().len();
     let enrol = [bytes(1, &[b'e'; 8000]), bytes(2, &[7; 32])].concat();
     let growth = house.growth(|house| {
         let mut peer = Peer::connect(house.address).unwrap();
-        let mut asked = 0;
-        while asked < TIMES * AT_ONCE {
-            let streams: Result<Vec<_>, _> = (0..AT_ONCE).map(|_| peer.ask("Enrol", &enrol)).collect();
-            let heard = streams
-                .and_then(|streams| streams.into_iter().try_for_each(|stream| peer.until_ended(stream)));
-            match heard {
-                Ok(()) => asked += AT_ONCE,
+        let mut n_requests = 0;
+        while n_requests < TIMES * AT_ONCE {
+            let streams: Result<Vec<_>, _> = (0..AT_ONCE).map(|_| peer.call_unary("Enrol", &enrol)).collect();
+            let replies = streams
+                .and_then(|streams| streams.into_iter().try_for_each(|stream| peer.wait_until_stream_ended(stream)));
+            match replies {
+                Ok(()) => n_requests += AT_ONCE,
                 // Nobody is in on it for too long.
                 Err(_) => peer = Peer::connect(house.address).unwrap(),
             }
@@ -33,8 +33,8 @@ fn a_flood_of_bad_tokens_takes_little_memory_few_lines_and_no_round() {
     });
     assert!(growth < MOST_GROWTH, "{growth} bytes");
     assert!(house.refused("token") >= (TIMES * AT_ONCE) as u64);
-    let lines = house.said().iter().filter(|line| line.contains("refused")).count();
+    let lines = house.log_lines().iter().filter(|line| line.contains("refused")).count();
     assert!((1..=MOST_LINES + TIMES).contains(&lines), "{lines} lines");
-    house.play(20);
-    assert_eq!(lost(&house.rows()[before..], &[0, 1]), 0);
+    house.wait_for_rounds(20);
+    assert_eq!(n_lost(&house.rows()[before..], &[0, 1]), 0);
 }

@@ -1,6 +1,6 @@
 //! A client fetches the model again and again, and reads none of it.
 
-use crate::house::{House, MOST_GROWTH, Plan};
+use crate::attacked_server::{AttackedServer, MOST_GROWTH, Plan};
 use crate::peer::{DATA, END_HEADERS, END_STREAM, HEADERS, Peer, call, frame, message};
 
 /// A model of 800 KB.
@@ -14,18 +14,18 @@ const CONNECTIONS: usize = 100;
 fn five_thousand_unread_fetches_take_little_memory_and_no_round() {
     // The round stays open for the one that fetches.
     let serve = "least_up = 3\ndeadline_s = 600.0";
-    let mut house = House::start(&Plan { run: LARGE, serve, ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { run: LARGE, serve, ..Plan::default() });
     let mut member = house.member();
     house.join(2);
     let job = member.job().unwrap();
     assert!(job.model_bytes > 800_000, "{} bytes", job.model_bytes);
-    house.until("the honest answered", |house| house.metric("ebbflow_round_answered") == 2);
+    house.wait_until("the honest answered", |house| house.metric("ebbflow_round_answered") == 2);
     let fetch = message(&member.fetch(&job));
     let growth = house.growth(|house| {
         // Over one connection, and over many.
         let mut one = Peer::with_window(house.address, 0).unwrap();
         fetch_often(&mut one, &fetch, FETCHES);
-        one.until_hung_up();
+        one.wait_until_closed();
         let mut many = Vec::new();
         for _ in 0..CONNECTIONS {
             let Ok(mut peer) = Peer::with_window(house.address, 0) else { continue };
@@ -34,23 +34,23 @@ fn five_thousand_unread_fetches_take_little_memory_and_no_round() {
         }
         // The server has come so far once it speaks to the same client.
         let mut last = Peer::connect(house.address).unwrap();
-        let held = last.ask("Held", &member.fetch(&job)).unwrap();
-        assert!(last.hear(held).unwrap().is_some());
+        let held = last.call_unary("Held", &member.fetch(&job)).unwrap();
+        assert!(last.receive(held).unwrap().is_some());
     });
     assert!(growth < MOST_GROWTH, "{growth} bytes");
     // The honest clients go on once the other lets go of its job.
-    member.failed(job.round, "no time").unwrap();
-    let rows = house.play(1);
-    assert_eq!(crate::house::lost(&rows, &honest(member.client)), 0);
+    member.send_failure(job.round, "no time").unwrap();
+    let rows = house.wait_for_rounds(1);
+    assert_eq!(crate::attacked_server::n_lost(&rows, &honest(member.client)), 0);
 }
 
 fn fetch_often(peer: &mut Peer, fetch: &[u8], count: usize) {
     let head = call("Fetch");
     for _ in 0..count {
         let stream = peer.stream();
-        let said =
+        let sent =
             [frame(HEADERS, END_HEADERS, stream, &head), frame(DATA, END_STREAM, stream, fetch)].concat();
-        if peer.say(&said).is_err() {
+        if peer.write(&sent).is_err() {
             return;
         }
     }

@@ -1,6 +1,6 @@
 //! A client writes what looks like lines of the log.
 
-use crate::house::{House, Plan};
+use crate::attacked_server::{AttackedServer, Plan};
 use crate::member::Member;
 
 const FORGED: &str =
@@ -8,29 +8,29 @@ const FORGED: &str =
 
 /// What the server logs of a client that calls itself so, and fails with the same words.
 fn logged(json: bool) -> Vec<String> {
-    let mut house = House::start(&Plan { serve: "deadline_s = 0.5", json, ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { serve: "deadline_s = 0.5", json, ..Plan::default() });
     let mut member = Member::join_as(house.address, house.token(), 50, FORGED);
     let job = member.job().unwrap();
-    member.failed(job.round, FORGED).unwrap();
-    house.until("it is logged", |house| house.said().iter().any(|line| line.contains("failed")));
-    house.said()
+    member.send_failure(job.round, FORGED).unwrap();
+    house.wait_until("it is logged", |house| house.log_lines().iter().any(|line| line.contains("failed")));
+    house.log_lines()
 }
 
 #[test]
 fn what_a_client_writes_stays_within_its_line() {
-    let said = logged(false);
-    assert!(!said.iter().any(|line| line.starts_with("2026-11-19T04:00:00")), "{said:#?}");
-    assert!(!said.iter().any(|line| line.contains('\u{1b}')), "{said:#?}");
+    let log_lines = logged(false);
+    assert!(!log_lines.iter().any(|line| line.starts_with("2026-11-19T04:00:00")), "{log_lines:#?}");
+    assert!(!log_lines.iter().any(|line| line.contains('\u{1b}')), "{log_lines:#?}");
     let of =
-        |word: &str| said.iter().filter(|line| line.contains(word) && line.contains("no memory")).count();
-    assert_eq!((of("connected"), of("failed")), (1, 1), "{said:#?}");
+        |word: &str| log_lines.iter().filter(|line| line.contains(word) && line.contains("no memory")).count();
+    assert_eq!((of("connected"), of("failed")), (1, 1), "{log_lines:#?}");
 }
 
 #[test]
 fn no_line_of_json_has_two_messages() {
-    let said = logged(true);
-    let lines: Vec<_> = said.iter().filter(|line| line.starts_with('{')).collect();
-    assert!(lines.iter().any(|line| line.contains("no memory")), "{said:#?}");
+    let log_lines = logged(true);
+    let lines: Vec<_> = log_lines.iter().filter(|line| line.starts_with('{')).collect();
+    assert!(lines.iter().any(|line| line.contains("no memory")), "{log_lines:#?}");
     for line in lines {
         let read: serde_json::Value = serde_json::from_str(line).unwrap();
         assert!(read["message"] != "revoked", "{line}");

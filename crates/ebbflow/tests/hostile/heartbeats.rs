@@ -1,6 +1,6 @@
 //! A client says that it is there without end, and hears nothing.
 
-use crate::house::{House, MOST_GROWTH, Plan, lost};
+use crate::attacked_server::{AttackedServer, MOST_GROWTH, Plan, n_lost};
 use crate::member::HEARTBEAT;
 use crate::peer::number;
 
@@ -9,21 +9,21 @@ const BEATS: u32 = 200_000;
 #[test]
 fn a_flood_of_heartbeats_takes_little_memory_and_no_round() {
     // It takes a job and goes: that round waits for it, and no other.
-    let mut house = House::start(&Plan { serve: "least_up = 2\ndeadline_s = 2.0", ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { serve: "least_up = 2\ndeadline_s = 2.0", ..Plan::default() });
     house.join(2);
-    house.play(20);
+    house.wait_for_rounds(20);
     let mut member = house.member();
     member.job().unwrap();
     let before = house.rows().len();
     let growth = house.growth(|house| {
         for steps in 0..BEATS {
-            if member.say(HEARTBEAT, &number(1, u64::from(steps))).is_err() {
+            if member.send(HEARTBEAT, &number(1, u64::from(steps))).is_err() {
                 break;
             }
         }
-        house.play(20);
+        house.wait_for_rounds(20);
     });
     assert!(growth < MOST_GROWTH, "{growth} bytes");
     drop(member);
-    assert_eq!(lost(&house.rows()[before..], &[0, 1]), 0);
+    assert_eq!(n_lost(&house.rows()[before..], &[0, 1]), 0);
 }

@@ -1,6 +1,6 @@
 //! A client that holds one sample says a loss beyond all others', where those with the largest are asked.
 
-use crate::house::{House, Plan, clients};
+use crate::attacked_server::{AttackedServer, Plan, clients};
 use crate::member::Member;
 
 const ROUNDS: u32 = 40;
@@ -9,16 +9,16 @@ const POWER_OF_CHOICE: &str = "recipe = \"pow-d\"\n[data]\nkind = \"synthetic\"\
                                [local]\nrate = 0.05\nepochs = 1\nbatch = 10\n[select]\ncohort = 1\ncandidates = 5\n";
 
 /// Joins with one sample, and says to every question that its loss is as large as can be; it answers no job.
-pub(crate) fn boast(house: &House) -> u64 {
+pub(crate) fn report_huge_losses(house: &AttackedServer) -> u64 {
     let mut member = Member::join(house.address, house.token(), 1);
     let client = member.client;
     std::thread::spawn(move || {
-        while let Ok(asked) = member.job_or_probe() {
-            let said = match asked {
-                Err(round) => member.measured(round, 3e38),
-                Ok(job) => member.failed(job.round, "no time"),
+        while let Ok(request) = member.job_or_probe() {
+            let sent = match request {
+                Err(round) => member.send_loss(round, 3e38),
+                Ok(job) => member.send_failure(job.round, "no time"),
             };
-            if said.is_err() {
+            if sent.is_err() {
                 return;
             }
         }
@@ -28,13 +28,13 @@ pub(crate) fn boast(house: &House) -> u64 {
 
 /// Of five losses two count as the largest, so that the liar ties with one other, and a draw decides.
 #[test]
-fn a_loss_that_nobody_else_has_does_not_have_its_client_asked_in_every_round() {
+fn an_outlying_loss_does_not_have_its_client_selected_in_every_round() {
     let serve = "least_up = 5\ndeadline_s = 1.0";
-    let mut house = House::start(&Plan { rounds: ROUNDS, run: POWER_OF_CHOICE, serve, ..Plan::default() });
-    let liar = boast(&house);
+    let mut house = AttackedServer::start(&Plan { rounds: ROUNDS, run: POWER_OF_CHOICE, serve, ..Plan::default() });
+    let liar = report_huge_losses(&house);
     house.join(4);
-    assert!(house.ends().success());
+    assert!(house.wait_for_end().success());
     let rows = house.rows();
-    let asked = rows.iter().filter(|row| clients(row, "asked").contains(&liar)).count();
-    assert!((5..36).contains(&asked), "in {asked} of {ROUNDS} rounds");
+    let n_selected = rows.iter().filter(|row| clients(row, "asked").contains(&liar)).count();
+    assert!((5..36).contains(&n_selected), "in {n_selected} of {ROUNDS} rounds");
 }

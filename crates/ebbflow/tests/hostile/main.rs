@@ -2,7 +2,7 @@
 //! in memory, and the honest clients beside it in answers.
 #![cfg(target_os = "linux")]
 
-mod house;
+mod attacked_server;
 mod member;
 mod peer;
 #[path = "../served/mod.rs"]
@@ -19,6 +19,6 @@ mod resets;
 mod scrapes;
 mod side_vectors;
 mod streams;
-mod two_answers;
+mod two_updates;
 mod unfinished;
 mod uploads;

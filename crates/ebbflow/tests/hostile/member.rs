@@ -10,8 +10,8 @@ const VERSION: u64 = 1;
 // What a client says, by field.
 const HELLO: u32 = 1;
 pub(crate) const HEARTBEAT: u32 = 2;
-const ANSWER: u32 = 3;
-const MEASURED: u32 = 4;
+const UPDATE: u32 = 3;
+const PROBE_RESULT: u32 = 4;
 const FAILED: u32 = 6;
 const READY: u32 = 8;
 
@@ -64,9 +64,9 @@ impl Member {
         let mut peer = Peer::connect(address).expect("it is let in");
         let secret = (0..32).map(|at| (std::process::id() as u8).wrapping_add(at)).collect::<Vec<u8>>();
         let secret = [secret, token_like(&peer)].concat();
-        let enrol = peer.ask("Enrol", &[bytes(1, token.as_bytes()), bytes(2, &secret)].concat());
+        let enrol = peer.call_unary("Enrol", &[bytes(1, token.as_bytes()), bytes(2, &secret)].concat());
         let enrolled =
-            peer.hear(enrol.expect("it is let in")).expect("it is let in").expect("the token is good");
+            peer.receive(enrol.expect("it is let in")).expect("it is let in").expect("the token is good");
         let client = enrolled.number(1);
         let attends = peer.open("Attend").expect("it is let in");
         let hello = [
@@ -78,58 +78,58 @@ impl Member {
             bytes(7, software.as_bytes()),
         ];
         let mut member = Member { peer, attends, session: Vec::new(), client };
-        member.say(HELLO, &hello.concat()).expect("it is let in");
-        let welcome = member.hear(WELCOME).expect("it is let in");
+        member.send(HELLO, &hello.concat()).expect("it is let in");
+        let welcome = member.receive(WELCOME).expect("it is let in");
         member.session = welcome.bytes(2).to_vec();
         // It says its loss where it is asked.
-        let abilities = number(4, 1);
-        member.say(READY, &[number(1, samples), bytes(2, &abilities)].concat()).expect("it is let in");
+        let capabilities = number(4, 1);
+        member.send(READY, &[number(1, samples), bytes(2, &capabilities)].concat()).expect("it is let in");
         member
     }
 
     /// Says something.
-    pub(crate) fn say(&mut self, field: u32, body: &[u8]) -> Result<(), Gone> {
+    pub(crate) fn send(&mut self, field: u32, body: &[u8]) -> Result<(), Gone> {
         self.peer.send(self.attends, &bytes(field, body), false)
     }
 
     /// The next thing of a kind that the server says.
-    pub(crate) fn hear(&mut self, field: u32) -> Result<Fields, Gone> {
-        self.hear_any(&[field]).map(|(_, said)| said)
+    pub(crate) fn receive(&mut self, field: u32) -> Result<Fields, Gone> {
+        self.receive_any(&[field]).map(|(_, received)| received)
     }
 
     /// The next of one of some kinds.
-    pub(crate) fn hear_any(&mut self, fields: &[u32]) -> Result<(u32, Fields), Gone> {
+    pub(crate) fn receive_any(&mut self, fields: &[u32]) -> Result<(u32, Fields), Gone> {
         loop {
-            let said = self.peer.hear(self.attends)?.ok_or(Gone)?;
-            if let Some(found) = fields.iter().find_map(|&field| Some((field, said.message(field)?))) {
+            let received = self.peer.receive(self.attends)?.ok_or(Gone)?;
+            if let Some(found) = fields.iter().find_map(|&field| Some((field, received.message(field)?))) {
                 return Ok(found);
             }
         }
     }
 
     pub(crate) fn job(&mut self) -> Result<Job, Gone> {
-        self.hear(JOB).map(|fields| Job::of(&fields))
+        self.receive(JOB).map(|fields| Job::of(&fields))
     }
 
     /// Its next job, or the round of the next question for its loss.
     pub(crate) fn job_or_probe(&mut self) -> Result<Result<Job, u64>, Gone> {
-        let (field, fields) = self.hear_any(&[JOB, PROBE])?;
+        let (field, fields) = self.receive_any(&[JOB, PROBE])?;
         Ok(if field == JOB { Ok(Job::of(&fields)) } else { Err(fields.number(1)) })
     }
 
     /// Says its loss at the model of a round.
-    pub(crate) fn measured(&mut self, round: u64, loss: f32) -> Result<(), Gone> {
-        self.say(MEASURED, &[number(1, round), float(2, loss)].concat())
+    pub(crate) fn send_loss(&mut self, round: u64, loss: f32) -> Result<(), Gone> {
+        self.send(PROBE_RESULT, &[number(1, round), float(2, loss)].concat())
     }
 
     /// Says that it cannot do a job.
-    pub(crate) fn failed(&mut self, round: u64, message: &str) -> Result<(), Gone> {
-        self.say(FAILED, &[number(1, round), bytes(2, message.as_bytes())].concat())
+    pub(crate) fn send_failure(&mut self, round: u64, message: &str) -> Result<(), Gone> {
+        self.send(FAILED, &[number(1, round), bytes(2, message.as_bytes())].concat())
     }
 
     /// Sends these vectors and answers a job with them; what the server says of it, nothing if that is good.
-    pub(crate) fn answer(&mut self, job: &Job, packed: &[u8], samples: u64) -> Result<String, Gone> {
-        let content = content(packed);
+    pub(crate) fn send_update(&mut self, job: &Job, packed: &[u8], samples: u64) -> Result<String, Gone> {
+        let content = content_reference(packed);
         let stream = self.peer.open("Send")?;
         let header = bytes(1, &[bytes(1, &self.session), bytes(2, &content)].concat());
         self.peer.send(stream, &header, false)?;
@@ -137,8 +137,8 @@ impl Member {
         for (at, part) in parts.iter().enumerate() {
             self.peer.send(stream, &bytes(2, part), at + 1 == parts.len())?;
         }
-        self.peer.until_ended(stream)?;
-        let said = [
+        self.peer.wait_until_stream_ended(stream)?;
+        let update_message = [
             number(1, job.round),
             bytes(2, &job.ticket),
             bytes(3, &content),
@@ -147,9 +147,9 @@ impl Member {
             number(6, samples),
             float(7, 1.0),
         ];
-        self.say(ANSWER, &said.concat())?;
+        self.send(UPDATE, &update_message.concat())?;
         loop {
-            let settled = self.hear(SETTLED)?;
+            let settled = self.receive(SETTLED)?;
             if settled.number(1) == job.round {
                 return Ok(String::from_utf8_lossy(settled.bytes(2)).into_owned());
             }
@@ -178,7 +178,7 @@ fn token_like(peer: &Peer) -> Vec<u8> {
 }
 
 /// The name of vectors and how long they are.
-fn content(packed: &[u8]) -> Vec<u8> {
+fn content_reference(packed: &[u8]) -> Vec<u8> {
     [bytes(1, ebb_net::Digest::of(packed).bytes()), number(2, packed.len() as u64)].concat()
 }
 

@@ -160,7 +160,7 @@ pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
     next: u32,
     /// What came on each stream and was not looked at.
-    came: BTreeMap<u32, Vec<u8>>,
+    received: BTreeMap<u32, Vec<u8>>,
     ended: BTreeMap<u32, bool>,
     unread: Vec<u8>,
 }
@@ -182,16 +182,16 @@ impl Peer {
         stream.set_write_timeout(Some(PATIENCE)).expect("it can be set");
         stream.set_nodelay(true).expect("it can be set");
         let mut peer =
-            Peer { stream, next: 1, came: BTreeMap::new(), ended: BTreeMap::new(), unread: Vec::new() };
+            Peer { stream, next: 1, received: BTreeMap::new(), ended: BTreeMap::new(), unread: Vec::new() };
         let setting = [INITIAL_WINDOW_SIZE.to_be_bytes().as_slice(), &window.to_be_bytes()].concat();
-        let mut said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        said.extend(frame(SETTINGS, 0, 0, &setting));
-        said.extend(frame(WINDOW_UPDATE, 0, 0, &LARGE_WINDOW.to_be_bytes()));
-        peer.say(&said)?;
+        let mut preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        preface.extend(frame(SETTINGS, 0, 0, &setting));
+        preface.extend(frame(WINDOW_UPDATE, 0, 0, &LARGE_WINDOW.to_be_bytes()));
+        peer.write(&preface)?;
         Ok(peer)
     }
 
-    pub(crate) fn say(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), Gone> {
         self.stream.write_all(bytes).map_err(|_| Gone)
     }
 
@@ -204,43 +204,43 @@ impl Peer {
     /// Opens a stream for a call.
     pub(crate) fn open(&mut self, rpc: &str) -> Result<u32, Gone> {
         let stream = self.stream();
-        self.say(&frame(HEADERS, END_HEADERS, stream, &call(rpc)))?;
+        self.write(&frame(HEADERS, END_HEADERS, stream, &call(rpc)))?;
         Ok(stream)
     }
 
     /// Says something on a stream.
     pub(crate) fn send(&mut self, stream: u32, body: &[u8], last: bool) -> Result<(), Gone> {
         let message = message(body);
-        let mut said = Vec::new();
+        let mut frames = Vec::new();
         let count = message.len().div_ceil(MOST_IN_A_FRAME);
-        for (at, piece) in message.chunks(MOST_IN_A_FRAME).enumerate() {
+        for (at, chunk) in message.chunks(MOST_IN_A_FRAME).enumerate() {
             let flags = if last && at + 1 == count { END_STREAM } else { 0 };
-            said.extend(frame(DATA, flags, stream, piece));
+            frames.extend(frame(DATA, flags, stream, chunk));
         }
-        self.say(&said)
+        self.write(&frames)
     }
 
     /// Ends a stream: it is not wanted any more.
     pub(crate) fn reset(&mut self, stream: u32) -> Result<(), Gone> {
-        self.say(&frame(RST_STREAM, 0, stream, &CANCEL))
+        self.write(&frame(RST_STREAM, 0, stream, &CANCEL))
     }
 
     /// A whole call with one message; the stream.
-    pub(crate) fn ask(&mut self, rpc: &str, body: &[u8]) -> Result<u32, Gone> {
+    pub(crate) fn call_unary(&mut self, rpc: &str, body: &[u8]) -> Result<u32, Gone> {
         let stream = self.open(rpc)?;
         self.send(stream, body, true)?;
         Ok(stream)
     }
 
     /// The next message on a stream; nothing once the stream has ended.
-    pub(crate) fn hear(&mut self, stream: u32) -> Result<Option<Fields>, Gone> {
+    pub(crate) fn receive(&mut self, stream: u32) -> Result<Option<Fields>, Gone> {
         let began = Instant::now();
         loop {
             // Pings keep coming, whatever else does not.
             if began.elapsed() > PATIENCE {
                 return Err(Gone);
             }
-            let came = self.came.entry(stream).or_default();
+            let came = self.received.entry(stream).or_default();
             if let Some((head, rest)) = came.split_first_chunk::<5>() {
                 let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
                 if rest.len() >= length {
@@ -257,13 +257,13 @@ impl Peer {
     }
 
     /// Waits until the server has ended a stream.
-    pub(crate) fn until_ended(&mut self, stream: u32) -> Result<(), Gone> {
-        while self.hear(stream)?.is_some() {}
+    pub(crate) fn wait_until_stream_ended(&mut self, stream: u32) -> Result<(), Gone> {
+        while self.receive(stream)?.is_some() {}
         Ok(())
     }
 
     /// Reads until the server hangs up.
-    pub(crate) fn until_hung_up(&mut self) {
+    pub(crate) fn wait_until_closed(&mut self) {
         let began = Instant::now();
         while self.take_frame().is_ok() {
             assert!(began.elapsed() < PATIENCE, "the server does not hang up");
@@ -271,7 +271,7 @@ impl Peer {
     }
 
     /// Waits until the server says how much it takes, which is more than without a word.
-    pub(crate) fn until_windows(&mut self) -> Result<(), Gone> {
+    pub(crate) fn wait_until_settings(&mut self) -> Result<(), Gone> {
         while self.take_frame()? != WINDOW_UPDATE {}
         Ok(())
     }
@@ -289,9 +289,9 @@ impl Peer {
         let payload = self.unread[9..9 + length].to_vec();
         self.unread.drain(..9 + length);
         match kind {
-            DATA => self.came.entry(stream).or_default().extend(&payload),
-            SETTINGS if flags & ACK == 0 => self.say(&frame(SETTINGS, ACK, 0, b""))?,
-            PING if flags & ACK == 0 => self.say(&frame(PING, ACK, 0, &payload))?,
+            DATA => self.received.entry(stream).or_default().extend(&payload),
+            SETTINGS if flags & ACK == 0 => self.write(&frame(SETTINGS, ACK, 0, b""))?,
+            PING if flags & ACK == 0 => self.write(&frame(PING, ACK, 0, &payload))?,
             GOAWAY => return Err(Gone),
             _ => {}
         }

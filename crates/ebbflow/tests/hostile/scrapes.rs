@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read};
 
-use crate::house::{House, Plan};
+use crate::attacked_server::{AttackedServer, Plan};
 
 /// As many as are answered at once.
 const IDLE: usize = 64;
@@ -12,8 +12,8 @@ const ATTEMPTS: usize = 5;
 
 #[test]
 fn idle_connections_delay_no_scrape() {
-    let house = House::start(&Plan::default());
-    let answered_first = |_: &usize| {
+    let house = AttackedServer::start(&Plan::default());
+    let responded_first = |_: &usize| {
         let mut idle: Vec<_> = (0..IDLE).map(|_| house.idle_scrape()).collect();
         for _ in 0..3 {
             assert!(house.scrape().expect("it is answered").contains("ebbflow_clients_members 0"));
@@ -23,14 +23,14 @@ fn idle_connections_delay_no_scrape() {
         youngest.set_nonblocking(true).unwrap();
         youngest.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     };
-    assert!((0..ATTEMPTS).any(|attempt| answered_first(&attempt)), "each scrape waits for the idle");
+    assert!((0..ATTEMPTS).any(|attempt| responded_first(&attempt)), "each scrape waits for the idle");
 }
 
 #[test]
 fn metrics_are_for_those_who_show_the_token() {
     let token = "0123456789abcdef";
     let house =
-        House::start(&Plan { serve: "metrics_token = \"scrapes\"", token: Some(token), ..Plan::default() });
+        AttackedServer::start(&Plan { serve: "metrics_token = \"scrapes\"", token: Some(token), ..Plan::default() });
     assert_eq!(house.scrape(), None);
     assert_eq!(house.scrape_with("authorization: Bearer 0123456789abcdee\r\n"), None);
     let shown = house.scrape_with(&format!("authorization: Bearer {token}\r\n")).expect("it is answered");

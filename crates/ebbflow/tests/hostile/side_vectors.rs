@@ -1,6 +1,6 @@
 //! A client sends vectors beside its update that nobody asked for, to vote twice on what is usual.
 
-use crate::house::{House, Plan};
+use crate::attacked_server::{AttackedServer, Plan};
 use crate::member::packed;
 
 const CLIPPED: &str = "recipe = \"dropout\"\n[data]\nkind = \"quadratic\"\nclients = 3\ndimension = 100\n\
@@ -8,7 +8,7 @@ const CLIPPED: &str = "recipe = \"dropout\"\n[data]\nkind = \"quadratic\"\nclien
 
 #[test]
 fn vectors_without_a_name_or_that_no_recipe_declares_are_refused() {
-    let mut house = House::start(&Plan { run: CLIPPED, serve: "least_up = 3", ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { run: CLIPPED, serve: "least_up = 3", ..Plan::default() });
     let mut member = house.member();
     house.join(2);
     let (long, short) = ([100.0; 100], [1.0; 100]);
@@ -17,14 +17,14 @@ fn vectors_without_a_name_or_that_no_recipe_declares_are_refused() {
     // Often enough that the lengths of the honest say what is usual.
     for (count, sides) in (1..=12).zip(tries.iter().cycle()) {
         let job = member.job().unwrap();
-        let settled = member.answer(&job, &packed(&long, sides), 50).unwrap();
+        let settled = member.send_update(&job, &packed(&long, sides), 50).unwrap();
         assert_eq!(settled, "malformed", "{sides:?}");
         assert_eq!(house.refused("malformed"), count);
     }
     // Alone, it counts as one of three, and is shortened to what is usual.
     let job = member.job().unwrap();
-    assert_eq!(member.answer(&job, &packed(&long, &[]), 50).unwrap(), "");
-    house.until("it is recorded", |house| house.rows().len() as u64 > job.round);
+    assert_eq!(member.send_update(&job, &packed(&long, &[]), 50).unwrap(), "");
+    house.wait_until("it is recorded", |house| house.rows().len() as u64 > job.round);
     let row = &house.rows()[job.round as usize];
     assert!(row["notes"]["clipped"].as_f64() >= Some(1.0), "{row}");
     let [bound, norm] = [row["notes"]["clip_bound"].as_f64().unwrap(), 1000.0];

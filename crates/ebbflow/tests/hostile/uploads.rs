@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::house::{House, Plan, lost};
+use crate::attacked_server::{AttackedServer, Plan, n_lost};
 use crate::member::Member;
 use crate::peer::{Gone, bytes};
 
@@ -12,13 +12,13 @@ const MIDDLING: &str = "recipe = \"dropout\"\n[data]\nkind = \"quadratic\"\nclie
 const UPDATE: u64 = 40_016;
 
 /// Holds room for one update again and again: by nothing, and in every other turn by a byte now and then.
-fn hold(mut member: Member, turns: &AtomicU32, over: &AtomicBool) {
+fn hold_reservations(mut member: Member, turns: &AtomicU32, over: &AtomicBool) {
     let mut digest = [0_u8; 32];
     let mut turn = || -> Result<(), Gone> {
         digest[0] = digest[0].wrapping_add(1);
         let held = [bytes(1, &member.session), bytes(2, &digest), crate::peer::number(3, UPDATE)].concat();
-        let asked = member.peer.ask("Held", &held)?;
-        if member.peer.hear(asked)?.is_none() {
+        let call = member.peer.call_unary("Held", &held)?;
+        if member.peer.receive(call)?.is_none() {
             std::thread::sleep(std::time::Duration::from_millis(20));
             return Ok(());
         }
@@ -40,10 +40,10 @@ fn hold(mut member: Member, turns: &AtomicU32, over: &AtomicBool) {
 }
 
 #[test]
-fn uploads_that_are_not_finished_do_not_keep_the_room_from_others() {
+fn unfinished_uploads_do_not_hold_memory_that_others_need() {
     // One update at a time; who stands still while others wait is dropped after a second.
     let serve = "least_up = 2\ndeadline_s = 4.0\ngrace_s = 0.0\nmemory_bytes = 50000";
-    let mut house = House::start(&Plan { run: MIDDLING, serve, ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { run: MIDDLING, serve, ..Plan::default() });
     let mut hostile = house.member();
     let client = hostile.client;
     house.join(2);
@@ -51,15 +51,15 @@ fn uploads_that_are_not_finished_do_not_keep_the_room_from_others() {
     let honest: Vec<u64> = (0..3).filter(|other| *other != client).collect();
     let (turns, over) = (AtomicU32::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        scope.spawn(|| hold(hostile, &turns, &over));
-        house.play(1);
+        scope.spawn(|| hold_reservations(hostile, &turns, &over));
+        house.wait_for_rounds(1);
         // From here on the round waits for the honest alone, for the other is still at an old job.
         let before = house.rows().len();
-        house.until("it held the room again and again", |_| turns.load(Ordering::Relaxed) >= 3);
-        house.play(1);
+        house.wait_until("it held the room again and again", |_| turns.load(Ordering::Relaxed) >= 3);
+        house.wait_for_rounds(1);
         let rows = house.rows().split_off(before);
         over.store(true, Ordering::Relaxed);
-        assert_eq!(lost(&rows, &honest), 0);
+        assert_eq!(n_lost(&rows, &honest), 0);
     });
     assert!(house.refused("no-room") > 0, "nobody had to wait");
     let peak = house.metric("ebbflow_memory_peak_bytes");

@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_ebbflow");
 
 /// A process that does not outlive its test.
-pub(crate) struct Ends(pub(crate) Child);
+pub(crate) struct KillOnDrop(pub(crate) Child);
 
-impl Drop for Ends {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -20,20 +20,20 @@ impl Drop for Ends {
 }
 
 /// A server, where it is, and what it says after that.
-pub(crate) fn serve(file: &Path, out: &Path) -> (Ends, String, std::thread::JoinHandle<String>) {
+pub(crate) fn serve(file: &Path, out: &Path) -> (KillOnDrop, String, std::thread::JoinHandle<String>) {
     let mut server = Command::new(PROGRAM)
         .args(["serve", text(file), "--out", text(out)])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let url = said.find_map(|line| {
+    let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let url = lines.find_map(|line| {
         let from = line.find("http://").or_else(|| line.find("https://"))?;
         Some(line[from..].split([',', ' ', ';']).next().unwrap().to_owned())
     });
     let url = url.expect("the server says where it is");
-    (Ends(server), url, std::thread::spawn(move || said.collect::<Vec<_>>().join("\n")))
+    (KillOnDrop(server), url, std::thread::spawn(move || lines.collect::<Vec<_>>().join("\n")))
 }
 
 /// What clients enrol with at a server of this folder.
@@ -48,10 +48,10 @@ pub(crate) fn text(path: &Path) -> &str {
 
 /// A server that goes on with whatever is in its folder, and prints its rounds.
 pub(crate) struct Server {
-    process: Ends,
+    process: KillOnDrop,
     pub(crate) url: String,
     rounds: Lines<BufReader<ChildStdout>>,
-    said: JoinHandle<String>,
+    log: JoinHandle<String>,
 }
 
 impl Server {
@@ -67,23 +67,23 @@ impl Server {
         let rounds = BufReader::new(process.stdout.take().unwrap()).lines();
         let lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let (to, listening) = channel();
-        let said = std::thread::spawn(move || {
-            let mut said = String::new();
+        let log = std::thread::spawn(move || {
+            let mut text_so_far = String::new();
             for line in lines.map(Result::unwrap) {
                 if let Some((_, at)) = line.split_once("listening address=") {
                     let _ = to.send(format!("http://{}", at.trim()));
                 }
-                said.push_str(&line);
-                said.push('\n');
+                text_so_far.push_str(&line);
+                text_so_far.push('\n');
             }
-            said
+            text_so_far
         });
-        let mut process = Ends(process);
+        let mut process = KillOnDrop(process);
         match listening.recv() {
-            Ok(url) => Ok(Server { process, url, rounds, said }),
+            Ok(url) => Ok(Server { process, url, rounds, log }),
             Err(_) => {
                 let ended = process.0.wait().unwrap();
-                Err((ended.code(), said.join().unwrap()))
+                Err((ended.code(), log.join().unwrap()))
             }
         }
     }
@@ -96,22 +96,22 @@ impl Server {
     /// Kills it, without warning; what it said until then.
     pub(crate) fn kill(self) -> String {
         drop(self.process);
-        self.said.join().unwrap()
+        self.log.join().unwrap()
     }
 }
 
 /// A client of that server, by its home.
-pub(crate) fn client(url: &str, home: &Path, token: Option<&str>) -> Ends {
+pub(crate) fn client(url: &str, state_dir: &Path, token: Option<&str>) -> KillOnDrop {
     let mut command = Command::new(PROGRAM);
-    command.args(["join", url, "--home", text(home)]).stdout(Stdio::null()).stderr(Stdio::null());
-    Ends(token.iter().fold(&mut command, |command, token| command.args(["--token", token])).spawn().unwrap())
+    command.args(["join", url, "--home", text(state_dir)]).stdout(Stdio::null()).stderr(Stdio::null());
+    KillOnDrop(token.iter().fold(&mut command, |command, token| command.args(["--token", token])).spawn().unwrap())
 }
 
 /// A fleet of three whose server is killed now and then.
 pub(crate) struct Fleet {
     pub(crate) file: PathBuf,
     pub(crate) out: PathBuf,
-    homes: [PathBuf; 3],
+    state_dirs: [PathBuf; 3],
     token: Option<String>,
 }
 
@@ -135,14 +135,14 @@ impl Fleet {
         assert!(made.unwrap().status.success());
         std::fs::write(&file, settings(1_000_000, "start_from = \"start/model.safetensors\"\n")).unwrap();
         let homes = [0, 1, 2].map(|at| place.join(format!("home-{at}")));
-        Fleet { file, out: place.join("served"), homes, token: None }
+        Fleet { file, out: place.join("served"), state_dirs: homes, token: None }
     }
 
     /// Serves until so many rounds more were played, and then kills everybody. What the server said.
     pub(crate) fn play(&mut self, n_rounds: usize) -> String {
         let mut server = Server::start(&self.file, &self.out).unwrap_or_else(|ended| panic!("{ended:?}"));
         let made = self.token.get_or_insert_with(|| token(&self.out, &["--uses", "3"]));
-        let _clients = self.homes.each_ref().map(|home| client(&server.url, home, Some(made)));
+        let _clients = self.state_dirs.each_ref().map(|state_dir| client(&server.url, state_dir, Some(made)));
         server.play(n_rounds);
         server.kill()
     }

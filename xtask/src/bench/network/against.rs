@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Found, Judge};
+use super::{BuildMeasurements, AimCheck};
 use crate::bench::Spread;
 
 /// How much slower than the other build is still as fast.
@@ -21,19 +21,19 @@ pub(super) struct Compared {
 }
 
 /// What both builds were found to do, turn by turn.
-pub(super) fn compare(ours: &[Found], theirs: &[Found]) -> Vec<Compared> {
+pub(super) fn compare(ours: &[BuildMeasurements], theirs: &[BuildMeasurements]) -> Vec<Compared> {
     assert_eq!(ours.len(), theirs.len(), "turns are whole");
-    let [ours, theirs] = [ours, theirs].map(|found| found.iter().map(figures).collect::<Vec<_>>());
-    side_by_side(&ours, &theirs)
+    let [ours, theirs] = [ours, theirs].map(|found| found.iter().map(named_values).collect::<Vec<_>>());
+    turn_by_turn(&ours, &theirs)
 }
 
-type Figures = Vec<(String, f64)>;
+type NamedValues = Vec<(String, f64)>;
 
 /// All figures of a turn; of each, less is better.
-fn figures(found: &Found) -> Figures {
-    let Found { load, joins, rounds } = found;
-    let mut figures = Vec::new();
-    let mut add = |what: &str, figure| figures.push((what.to_owned(), figure));
+fn named_values(found: &BuildMeasurements) -> NamedValues {
+    let BuildMeasurements { load, joins, rounds } = found;
+    let mut values = Vec::new();
+    let mut add = |what: &str, value| values.push((what.to_owned(), value));
     if let Some(joins) = joins {
         add("join to first job, enrolled before, ms", joins.again_ms.median);
         add("join to first job, enrols first, ms", joins.first_ms.median);
@@ -43,15 +43,15 @@ fn figures(found: &Found) -> Figures {
     }
     if let Some(load) = load {
         add("load: all connected, s", load.connected_s);
-        add("load: a round's last answer, s", load.answered_s.median);
+        add("load: a round's last answer, s", load.journaled_s.median);
         add("load: deadline to the first job, ms", load.first_ms.median);
         add("load: deadline to the last job, ms", load.last_ms.median);
         add("load: the server held, MiB", load.server_bytes / 1048576.0);
     }
-    figures
+    values
 }
 
-fn side_by_side(ours: &[Figures], theirs: &[Figures]) -> Vec<Compared> {
+fn turn_by_turn(ours: &[NamedValues], theirs: &[NamedValues]) -> Vec<Compared> {
     let names = ours.first().into_iter().flatten().map(|(what, _)| what).enumerate();
     let compared = names.map(|(at, what)| {
         let pairs = ours.iter().zip(theirs).map(|(ours, theirs)| (ours[at].1, theirs[at].1));
@@ -66,10 +66,10 @@ fn side_by_side(ours: &[Figures], theirs: &[Figures]) -> Vec<Compared> {
 }
 
 impl Compared {
-    pub(super) fn print(&self, judge: Judge) {
+    pub(super) fn print(&self, aim_check: AimCheck) {
         let Compared { what, ours, theirs, ratio } = self;
         println!("  {what:<40}{ours}, the other {theirs}");
-        println!("    the other by ours {ratio}: {}", judge.verdict(ratio.median, LEAST_RATIO));
+        println!("    the other by ours {ratio}: {}", aim_check.verdict(ratio.median, LEAST_RATIO));
     }
 
     pub(super) fn json(&self) -> Value {
@@ -83,9 +83,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_of_a_turn_are_held_against_each_other() {
+    fn measurements_of_a_turn_are_compared_with_each_other() {
         let turn = |first, second| vec![("a".to_owned(), first), ("b".to_owned(), second)];
-        let compared = side_by_side(
+        let compared = turn_by_turn(
             &[turn(1.0, 8.0), turn(4.0, 8.0), turn(2.0, 8.0)],
             &[turn(2.0, 4.0), turn(6.0, 4.0), turn(6.0, 4.0)],
         );

@@ -41,21 +41,21 @@ impl Child {
     }
 
     /// Tells it something.
-    pub(super) fn tell(&mut self, line: &str) -> Result<(), String> {
+    pub(super) fn send_line(&mut self, line: &str) -> Result<(), String> {
         writeln!(self.to, "{line}").map_err(|error| format!("the {} is gone: {error}", self.name))
     }
 
     /// The next thing it says.
-    pub(super) fn hear<T: DeserializeOwned>(&self) -> Result<T, String> {
+    pub(super) fn receive<T: DeserializeOwned>(&self) -> Result<T, String> {
         let line = self.lines.recv_timeout(PATIENCE);
         let line = line.map_err(|error| format!("the {} said nothing more: {error}", self.name))?;
         serde_json::from_str(&line).map_err(|error| format!("the {} said {line}: {error}", self.name))
     }
 
     /// Tells it something, and hears what it says to that.
-    pub(super) fn ask<T: DeserializeOwned>(&mut self, line: &str) -> Result<T, String> {
-        self.tell(line)?;
-        self.hear()
+    pub(super) fn request<T: DeserializeOwned>(&mut self, line: &str) -> Result<T, String> {
+        self.send_line(line)?;
+        self.receive()
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -72,7 +72,7 @@ impl Drop for Child {
 }
 
 /// What whoever started this process tells it, line by line. When that one is gone, this process ends.
-pub(super) fn told() -> Receiver<String> {
+pub(super) fn commands() -> Receiver<String> {
     let (to, from) = channel();
     std::thread::spawn(move || {
         let lines = std::io::stdin().lines().map_while(Result::ok);
@@ -87,7 +87,7 @@ pub(super) fn told() -> Receiver<String> {
 }
 
 /// Says something to whoever started this process.
-pub(super) fn say(what: &impl Serialize) -> Result<(), Box<dyn Error>> {
+pub(super) fn reply(what: &impl Serialize) -> Result<(), Box<dyn Error>> {
     let mut to = std::io::stdout().lock();
     writeln!(to, "{}", serde_json::to_string(what)?)?;
     Ok(to.flush()?)

@@ -14,10 +14,10 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use super::child::{PATIENCE, open_files, say, told};
+use super::child::{PATIENCE, open_files, reply, commands};
 use super::log::{Log, Seen, now_s};
 use super::server::Open;
-use crate::bench::null;
+use crate::bench::null_update;
 
 /// Which modules say when a client is connected, cut off and asked.
 const TARGETS: &[&str] = &["ebb_net::client", "ebb_net::client::session"];
@@ -44,7 +44,7 @@ pub(super) struct Connected {
 
 /// What the clients heard and did so far.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Told {
+pub(super) struct ClientReport {
     /// When jobs came, by round.
     pub(super) asked: BTreeMap<u32, Seen>,
     /// How often a client was cut off or not let in, by reason.
@@ -55,40 +55,40 @@ pub(super) struct Told {
 pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
     open_files(u64::from(plan.n_clients) + 100)?;
     let log = Log::listen(TARGETS)?;
-    let commands = told();
+    let commands = commands();
     let runtime = Runtime::new()?;
     let began_s = now_s();
     // Whoever drops this end tells the clients nothing any more.
     let (_end, until) = watch::channel(Until::Over);
     for number in plan.first..plan.first + plan.n_clients {
         let joining = joining(&plan.open, Some(number), None);
-        let way = match (plan.half_silent_s, number % 4) {
-            (Some(_), 1) => Way::UntilStopped,
-            (Some(deaf_s), 3) => Way::Deaf(Duration::from_secs_f64(deaf_s)),
-            _ => Way::AtOnce,
+        let behaviour = match (plan.half_silent_s, number % 4) {
+            (Some(_), 1) => Behaviour::UntilStopped,
+            (Some(deaf_s), 3) => Behaviour::Unresponsive(Duration::from_secs_f64(deaf_s)),
+            _ => Behaviour::AtOnce,
         };
-        let make = make(MadeUp { n_params: plan.n_params, way });
+        let make = make(NoOpTrainer { n_params: plan.n_params, behaviour });
         runtime.spawn(join(joining, make, until.clone()));
     }
     let all_s = log.wait("connected", plan.n_clients as usize, PATIENCE)?;
-    say(&Connected { began_s, all_s })?;
+    reply(&Connected { began_s, all_s })?;
     for _ in commands {
-        say(&Told { asked: log.all("asked"), lost: log.counts("not connected") })?;
+        reply(&ClientReport { asked: log.all("asked"), lost: log.counts("not connected") })?;
     }
     Ok(())
 }
 
 /// Joins with a client that lives in a folder whenever it is told one, says after how many milliseconds the first job came, and
 /// leaves before it joins again.
-pub(super) fn come_and_go(open: &Open, n_params: usize) -> Result<(), Box<dyn Error>> {
+pub(super) fn rejoin_repeatedly(open: &Open, n_params: usize) -> Result<(), Box<dyn Error>> {
     let log = Log::listen(TARGETS)?;
-    let commands = told();
+    let commands = commands();
     let runtime = Runtime::new()?;
     for folder in commands {
         log.forget("asked");
         let (end, until) = watch::channel(Until::Over);
         let joining = joining(open, None, Some(folder.into()));
-        let make = make(MadeUp { n_params, way: Way::AtOnce });
+        let make = make(NoOpTrainer { n_params, behaviour: Behaviour::AtOnce });
         let began_s = now_s();
         let client = runtime.spawn(join(joining, make, until));
         let first_s = loop {
@@ -100,12 +100,12 @@ pub(super) fn come_and_go(open: &Open, n_params: usize) -> Result<(), Box<dyn Er
             }
             std::thread::sleep(Duration::from_millis(1));
         };
-        say(&(1e3 * (first_s - began_s)))?;
+        reply(&(1e3 * (first_s - began_s)))?;
         // Its answer is to be taken first: the round waits for it.
         std::thread::sleep(Duration::from_millis(100));
         end.send_replace(Until::Stopped);
         runtime.block_on(client)??;
-        say(&"gone")?;
+        reply(&"gone")?;
     }
     Ok(())
 }
@@ -115,35 +115,35 @@ fn joining(open: &Open, number: Option<u32>, folder: Option<PathBuf>) -> Joining
     Joining { url, token, number, folder, ..Joining::default() }
 }
 
-fn make(made_up: MadeUp) -> Make {
-    Box::new(move |_| Ok(Box::new(made_up.clone()) as Box<dyn Trainer>))
+fn make(trainer: NoOpTrainer) -> Make {
+    Box::new(move |_| Ok(Box::new(trainer.clone()) as Box<dyn Trainer>))
 }
 
 /// A local step that does nothing: the same update for every job.
 #[derive(Clone)]
-struct MadeUp {
+struct NoOpTrainer {
     n_params: usize,
-    way: Way,
+    behaviour: Behaviour,
 }
 
 /// When a client answers a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum Behaviour {
     AtOnce,
     /// Never; it says so when it is stopped.
     UntilStopped,
     /// Never; it hears nothing for so long.
-    Deaf(Duration),
+    Unresponsive(Duration),
 }
 
-impl Trainer for MadeUp {
+impl Trainer for NoOpTrainer {
     fn samples(&self) -> u32 {
         1
     }
 
     fn abilities(&self) -> Abilities {
         // Whoever can send half-done work is given `grace_s` to do so, whether or not it hears.
-        Abilities { partial: !matches!(self.way, Way::Deaf(_)), ..Abilities::default() }
+        Abilities { partial: !matches!(self.behaviour, Behaviour::Unresponsive(_)), ..Abilities::default() }
     }
 
     fn train(
@@ -152,18 +152,18 @@ impl Trainer for MadeUp {
         _: &Arc<Parcel>,
         at_work: &AtWork,
     ) -> Result<Option<TrainedUpdate>, String> {
-        match self.way {
-            Way::AtOnce => {}
-            Way::UntilStopped => {
+        match self.behaviour {
+            Behaviour::AtOnce => {}
+            Behaviour::UntilStopped => {
                 at_work.wait(PATIENCE);
                 return Ok(None);
             }
-            Way::Deaf(how_long) => {
+            Behaviour::Unresponsive(how_long) => {
                 std::thread::sleep(how_long);
                 return Ok(None);
             }
         }
-        let mut update = null::update(vec![1e-3; self.n_params]);
+        let mut update = null_update::update(vec![1e-3; self.n_params]);
         update.base_round = job.round;
         update.learning_rate = job.learning_rate;
         Ok(Some(TrainedUpdate { update, memory: None }))

@@ -39,16 +39,16 @@ pub(super) fn run(
     command.args(["--rounds", &rounds.to_string(), "--parameters", &n_params.to_string()]);
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.map_err(|error| format!("{}: {error}", python.display()))?;
-    understood(&String::from_utf8_lossy(&output.stdout))
+    parse_lines(&String::from_utf8_lossy(&output.stdout))
 }
 
-fn understood(said: &str) -> Result<Vec<Flower>, Box<dyn Error>> {
+fn parse_lines(output: &str) -> Result<Vec<Flower>, Box<dyn Error>> {
     let read = |line: &str| -> Result<Flower, Box<dyn Error>> {
         let Line { peer, clients, round_s } = serde_json::from_str(line)?;
         let round_s = (!round_s.is_empty()).then(|| Spread::of(round_s));
         Ok(Flower { peer, n_clients: clients, round_s })
     };
-    said.lines().map(read).collect()
+    output.lines().map(read).collect()
 }
 
 #[cfg(test)]
@@ -56,12 +56,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_script_says_is_understood() {
-        let said = "{\"peer\": \"Flower 1\", \"clients\": 2, \"rounds\": 3, \"round_s\": [6.0, 7.0, 6.5], \"median_s\": 6.5}\n\
+    fn the_output_of_the_script_is_parsed() {
+        let output = "{\"peer\": \"Flower 1\", \"clients\": 2, \"rounds\": 3, \"round_s\": [6.0, 7.0, 6.5], \"median_s\": 6.5}\n\
                     {\"peer\": \"Flower 1\", \"clients\": 50, \"rounds\": 0, \"round_s\": [], \"median_s\": null}\n";
-        let found = understood(said).unwrap();
+        let found = parse_lines(output).unwrap();
         assert_eq!(found[0].round_s, Some(Spread { median: 6.5, low: 6.0, high: 7.0 }));
         assert_eq!((found[1].n_clients, found[1].round_s), (50, None));
-        assert!(understood("no figure").is_err());
+        assert!(parse_lines("no figure").is_err());
     }
 }

@@ -27,13 +27,13 @@ pub(super) struct Seen {
 }
 
 /// By what is said, and the round or the client it is about; 0, if it is about none.
-type Heard = BTreeMap<String, BTreeMap<u32, Seen>>;
+type SeenByMessage = BTreeMap<String, BTreeMap<u32, Seen>>;
 
 /// What some modules log, with its times; the words themselves are the program's own.
 #[derive(Clone)]
 pub(super) struct Log {
     targets: &'static [&'static str],
-    inner: Arc<(Mutex<Heard>, Condvar)>,
+    inner: Arc<(Mutex<SeenByMessage>, Condvar)>,
 }
 
 impl Log {
@@ -45,57 +45,57 @@ impl Log {
     }
 
     /// When this was said of a round.
-    pub(super) fn seen(&self, said: &str, round: u32) -> Option<Seen> {
-        self.lock().get(said)?.get(&round).copied()
+    pub(super) fn seen(&self, message: &str, round: u32) -> Option<Seen> {
+        self.lock().get(message)?.get(&round).copied()
     }
 
     /// When this was said, by round or client.
-    pub(super) fn all(&self, said: &str) -> BTreeMap<u32, Seen> {
-        self.lock().get(said).cloned().unwrap_or_default()
+    pub(super) fn all(&self, message: &str) -> BTreeMap<u32, Seen> {
+        self.lock().get(message).cloned().unwrap_or_default()
     }
 
     /// What was said that begins like this, and how often.
     pub(super) fn counts(&self, beginning: &str) -> BTreeMap<String, usize> {
-        let heard = self.lock();
-        let begin = heard.iter().filter(|(said, _)| said.starts_with(beginning));
-        begin.map(|(said, of)| (said.clone(), of.values().map(|seen| seen.count).sum())).collect()
+        let events = self.lock();
+        let begin = events.iter().filter(|(message, _)| message.starts_with(beginning));
+        begin.map(|(message, of)| (message.clone(), of.values().map(|seen| seen.count).sum())).collect()
     }
 
     /// Waits until this was said of so many; when it was first said of the last of them.
-    pub(super) fn wait(&self, said: &str, of_so_many: usize, patience: Duration) -> Result<f64, String> {
+    pub(super) fn wait(&self, message: &str, n_subjects: usize, patience: Duration) -> Result<f64, String> {
         let began = Instant::now();
-        let mut heard = self.lock();
+        let mut events = self.lock();
         loop {
-            let of = heard.get(said);
-            if let Some(of) = of.filter(|of| of.len() >= of_so_many) {
+            let of = events.get(message);
+            if let Some(of) = of.filter(|of| of.len() >= n_subjects) {
                 return Ok(of.values().map(|seen| seen.first_s).fold(0.0, f64::max));
             }
             let left = patience.checked_sub(began.elapsed()).ok_or_else(|| {
                 let found = of.map_or(0, BTreeMap::len);
-                format!("\"{said}\" was heard of {found} in {patience:?}, not of {of_so_many}")
+                format!("\"{message}\" was heard of {found} in {patience:?}, not of {n_subjects}")
             })?;
-            let waited = self.inner.1.wait_timeout(heard, left);
-            heard = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.inner.1.wait_timeout(events, left);
+            events = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Forgets how often this was said.
-    pub(super) fn forget(&self, said: &str) {
-        self.lock().remove(said);
+    pub(super) fn forget(&self, message: &str) {
+        self.lock().remove(message);
     }
 
-    fn note(&self, said: String, of: u32) {
+    fn add_event(&self, message: String, of: u32) {
         let now_s = now_s();
-        let mut heard = self.lock();
+        let mut events = self.lock();
         let seen = Seen { first_s: now_s, last_s: now_s, count: 0 };
-        let seen = heard.entry(said).or_default().entry(of).or_insert(seen);
+        let seen = events.entry(message).or_default().entry(of).or_insert(seen);
         seen.last_s = now_s;
         seen.count += 1;
-        drop(heard);
+        drop(events);
         self.inner.1.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Heard> {
+    fn lock(&self) -> MutexGuard<'_, SeenByMessage> {
         self.inner.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,9 +110,9 @@ impl Subscriber for Log {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut words = Words::default();
+        let mut words = EventText::default();
         event.record(&mut words);
-        self.note(words.said + &words.why, words.of);
+        self.add_event(words.message + &words.why, words.number);
     }
 
     fn new_span(&self, _span: &Attributes<'_>) -> Id {
@@ -125,16 +125,16 @@ impl Subscriber for Log {
 }
 
 #[derive(Default)]
-struct Words {
-    said: String,
+struct EventText {
+    message: String,
     why: String,
-    of: u32,
+    number: u32,
 }
 
-impl Visit for Words {
+impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
-            self.said = format!("{value:?}");
+            self.message = format!("{value:?}");
         }
     }
 
@@ -146,8 +146,8 @@ impl Visit for Words {
 
     fn record_u64(&mut self, field: &Field, value: u64) {
         // Where a round is named, a client may be, too.
-        if field.name() == "round" || field.name() == "client" && self.of == 0 {
-            self.of = u32::try_from(value).unwrap_or(u32::MAX);
+        if field.name() == "round" || field.name() == "client" && self.number == 0 {
+            self.number = u32::try_from(value).unwrap_or(u32::MAX);
         }
     }
 }
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_is_noted_by_round_and_only_of_those_listened_to() {
+    fn events_are_kept_by_round_and_only_of_the_chosen_targets() {
         let log = Log { targets: &["here"], inner: Arc::default() };
         tracing::subscriber::with_default(log.clone(), || {
             for round in [3_u32, 4, 3] {

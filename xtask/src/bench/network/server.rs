@@ -15,7 +15,7 @@ use ebb_settings::{BuildContext, Tree};
 use ebb_train::{NoEvaluation, StubTask, Task};
 use serde::{Deserialize, Serialize};
 
-use super::child::{open_files, say, told};
+use super::child::{open_files, reply, commands};
 use super::log::{Log, now_s};
 
 const SEED: u64 = 1;
@@ -64,9 +64,9 @@ pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
     // The store, the record and what the runtime needs come on top of the connections.
     open_files(plan.n_clients as u64 + 200)?;
     let log = Log::listen(&["ebb_net::desk::rounds"])?;
-    let commands = told();
-    let mut house = House::new(plan)?;
-    say(&house.open(plan)?)?;
+    let commands = commands();
+    let mut house = TrialServer::new(plan)?;
+    reply(&house.open(plan)?)?;
     for command in commands {
         let n_rounds = command.strip_prefix("play ").and_then(|count| count.parse::<u32>().ok());
         let n_rounds = n_rounds.ok_or_else(|| format!("told {command:?}, which is nothing to do"))?;
@@ -74,12 +74,12 @@ pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
         for _ in 0..n_rounds {
             played.push(house.round(&log)?);
         }
-        say(&played)?;
+        reply(&played)?;
     }
     Ok(())
 }
 
-struct House {
+struct TrialServer {
     served: Served,
     fleet: NetFleet,
     engine: Engine,
@@ -87,8 +87,8 @@ struct House {
     checkpoint_every: u32,
 }
 
-impl House {
-    fn new(plan: &Plan) -> Result<House, Box<dyn Error>> {
+impl TrialServer {
+    fn new(plan: &Plan) -> Result<TrialServer, Box<dyn Error>> {
         let &Plan { n_clients, cohort, n_params, deadline_s, .. } = plan;
         let text =
             format!("recipe = \"fedavg\"\n[select]\ncohort = {cohort}\n[local]\nrate = 0.1\nsteps = 1\n");
@@ -98,8 +98,8 @@ impl House {
         let mut roles = registry.build(&tree, BuildContext { seed: SEED, n_clients, n_rounds: u32::MAX })?;
         roles.server.start_from(task.initial());
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let facts = RunContext { seed: SEED, deadline_s, threads, ..RunContext::default() };
-        let mut engine = Engine::new(roles, facts);
+        let context = RunContext { seed: SEED, deadline_s, threads, ..RunContext::default() };
+        let mut engine = Engine::new(roles, context);
         let header = Header {
             program: "bench".to_owned(),
             seed: SEED,
@@ -120,7 +120,7 @@ impl House {
         };
         let (served, fleet) = Served::start(place, rules(plan))?;
         served.go_live()?;
-        Ok(House { served, fleet, engine, writer, checkpoint_every: plan.checkpoint_every })
+        Ok(TrialServer { served, fleet, engine, writer, checkpoint_every: plan.checkpoint_every })
     }
 
     fn open(&self, plan: &Plan) -> Result<Open, Box<dyn Error>> {
@@ -147,7 +147,7 @@ impl House {
         let number = outcome.number;
         let opened = log.seen("opened", number).ok_or("a round was played that was never opened")?;
         let closed = log.seen("closed", number).ok_or("a round was played that was never closed")?;
-        let answered = log.seen("answered", number);
+        let update_seen = log.seen("answered", number);
         Ok(Played {
             number,
             took_s: began.elapsed().as_secs_f64(),
@@ -155,7 +155,7 @@ impl House {
             closed_s: closed.first_s,
             moved_s,
             recorded_s: now_s(),
-            answered_after_s: answered.map(|seen| seen.last_s - opened.first_s),
+            answered_after_s: update_seen.map(|seen| seen.last_s - opened.first_s),
             n_asked: outcome.cohort.selected.len(),
             n_answered: row.n_whole(),
         })

@@ -10,7 +10,7 @@ pub(super) fn training(spec: &Spec) -> f64 {
 }
 
 /// The same of judging a sample.
-pub(super) fn judging(spec: &Spec) -> f64 {
+pub(super) fn evaluation(spec: &Spec) -> f64 {
     2.0 * products(spec).all
 }
 

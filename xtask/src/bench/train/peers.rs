@@ -29,7 +29,7 @@ pub(super) struct Peers {
 
 /// What a peer reached with its fastest variant.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Reached {
+pub(super) struct PeerResult {
     pub(super) peer: String,
     pub(super) variant: String,
     pub(super) per_second: Spread,
@@ -42,7 +42,7 @@ pub(super) struct Reached {
 pub(super) struct Outcome {
     pub(super) peer: &'static str,
     pub(super) tried: Vec<String>,
-    pub(super) reached: Result<Reached, String>,
+    pub(super) reached: Result<PeerResult, String>,
 }
 
 impl Peers {
@@ -107,8 +107,8 @@ impl Peers {
         command.arg(workspace().join("scripts/peers").join(program)).arg(work);
         command.args(["--repeats", &repeats.to_string(), "--threads", &threads.to_string()]);
         command.env("PYTHONDONTWRITEBYTECODE", "1");
-        let (lines, ended) = spoken(&mut command);
-        let (tried, reached) = understood(&lines);
+        let (lines, ended) = run_and_read(&mut command);
+        let (tried, reached) = parse_lines(&lines);
         let reached = match (reached, ended) {
             (Some(reached), _) => Ok(reached),
             (None, Err(error)) => Err(error),
@@ -118,9 +118,9 @@ impl Peers {
     }
 }
 
-impl Reached {
+impl PeerResult {
     pub(super) fn json(&self) -> Value {
-        let Reached { peer, variant, per_second, repeats, losses } = self;
+        let PeerResult { peer, variant, per_second, repeats, losses } = self;
         json!({
             "peer": peer,
             "variant": variant,
@@ -141,38 +141,38 @@ fn without_extras(requirements: &str) -> String {
 }
 
 /// The fastest of those that reached anything.
-pub(super) fn fastest(outcomes: &[Outcome]) -> Option<&Reached> {
+pub(super) fn fastest(outcomes: &[Outcome]) -> Option<&PeerResult> {
     let reached = outcomes.iter().filter_map(|outcome| outcome.reached.as_ref().ok());
     reached.max_by(|one, two| one.per_second.median.total_cmp(&two.per_second.median))
 }
 
 /// What a peer's lines say: how each variant did, and what the fastest reached. Others are passed over, for
 /// libraries print what they like.
-fn understood(lines: &[String]) -> (Vec<String>, Option<Reached>) {
+fn parse_lines(lines: &[String]) -> (Vec<String>, Option<PeerResult>) {
     let (mut tried, mut reached) = (Vec::new(), None);
     for line in lines {
-        let Ok(said) = serde_json::from_str::<Value>(line) else { continue };
-        let (Some(peer), Some(variant)) = (said["peer"].as_str(), said["variant"].as_str()) else { continue };
+        let Ok(parsed) = serde_json::from_str::<Value>(line) else { continue };
+        let (Some(peer), Some(variant)) = (parsed["peer"].as_str(), parsed["variant"].as_str()) else { continue };
         let numbers = |key: &str| -> Vec<f64> {
-            said[key].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
+            parsed[key].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
         };
-        let figures = numbers("per_second");
-        if let Some(error) = said["error"].as_str() {
+        let values = numbers("per_second");
+        if let Some(error) = parsed["error"].as_str() {
             tried.push(format!("{variant}: {error}"));
-        } else if let Some(trial) = said["trial"].as_f64() {
-            tried.push(format!("{variant}: {}", super::figure(trial)));
-        } else if !figures.is_empty() {
+        } else if let Some(trial) = parsed["trial"].as_f64() {
+            tried.push(format!("{variant}: {}", super::three_digits(trial)));
+        } else if !values.is_empty() {
             let (peer, variant) = (peer.to_owned(), variant.to_owned());
-            let repeats = figures.len();
-            let per_second = Spread::of(figures);
-            reached = Some(Reached { peer, variant, per_second, repeats, losses: numbers("losses") });
+            let repeats = values.len();
+            let per_second = Spread::of(values);
+            reached = Some(PeerResult { peer, variant, per_second, repeats, losses: numbers("losses") });
         }
     }
     (tried, reached)
 }
 
 /// What a program prints line by line, and how it ended; one that hangs is stopped.
-fn spoken(command: &mut Command) -> (Vec<String>, Result<(), String>) {
+fn run_and_read(command: &mut Command) -> (Vec<String>, Result<(), String>) {
     let mut lines = Vec::new();
     let mut child = match in_own_group(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {
         Ok(child) => child,
@@ -184,9 +184,9 @@ fn spoken(command: &mut Command) -> (Vec<String>, Result<(), String>) {
     std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     let mut errors = child.stderr.take().expect("it was piped");
     let complaints = std::thread::spawn(move || {
-        let mut said = Vec::new();
-        let _ = errors.read_to_end(&mut said);
-        String::from_utf8_lossy(&said).into_owned()
+        let mut printed = Vec::new();
+        let _ = errors.read_to_end(&mut printed);
+        String::from_utf8_lossy(&printed).into_owned()
     });
     loop {
         match receiver.recv_timeout(SILENCE) {
@@ -199,10 +199,10 @@ fn spoken(command: &mut Command) -> (Vec<String>, Result<(), String>) {
             }
         }
     }
-    let said = complaints.join().unwrap_or_default();
+    let stderr_text = complaints.join().unwrap_or_default();
     let ended = match child.wait() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(complaint(&said, &status.to_string())),
+        Ok(status) => Err(error_line(&stderr_text, &status.to_string())),
         Err(error) => Err(error.to_string()),
     };
     (lines, ended)
@@ -225,13 +225,13 @@ fn finished(command: &mut Command) -> Result<(), String> {
     let output = command.output().map_err(|error| {
         format!("{} could not be started: {error}", command.get_program().to_string_lossy())
     })?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(complaint(&said, &output.status.to_string())) }
+    let stderr_text = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(error_line(&stderr_text, &output.status.to_string())) }
 }
 
 /// The line that says most of what went wrong: the last that names an error, else the last.
-fn complaint(said: &str, otherwise: &str) -> String {
-    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+fn error_line(stderr_text: &str, otherwise: &str) -> String {
+    let lines = || stderr_text.lines().map(str::trim).filter(|line| !line.is_empty());
     let named = lines().rfind(|line| line.contains("Error: ") || line.starts_with("ERROR: "));
     named.or_else(|| lines().next_back()).unwrap_or(otherwise).to_owned()
 }
@@ -245,8 +245,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_prints_is_understood() {
-        let said = lines(&[
+    fn the_output_of_a_peer_is_parsed() {
+        let stderr_text = lines(&[
             "a library greets",
             r#"{"note": "JSON, but no figure"}"#,
             r#"{"peer": "JAX", "variant": "vmap", "trial": 2.0}"#,
@@ -255,12 +255,12 @@ mod tests {
         ]);
         let per_second = Spread { median: 2.0, low: 1.0, high: 3.0 };
         let (peer, variant) = ("JAX".to_owned(), "vmap".to_owned());
-        let reached = Reached { peer, variant, per_second, repeats: 3, losses: vec![2.3, 2.0] };
-        let (tried, found) = understood(&said);
+        let reached = PeerResult { peer, variant, per_second, repeats: 3, losses: vec![2.3, 2.0] };
+        let (tried, found) = parse_lines(&stderr_text);
         assert_eq!(tried, ["vmap: 2.00", "loop: ValueError: no"]);
         assert_eq!(found, Some(reached));
-        assert_eq!(understood(&said[..4]).1, None);
-        assert_eq!(understood(&lines(&[r#"{"peer": "JAX", "variant": "x", "per_second": []}"#])).1, None);
+        assert_eq!(parse_lines(&stderr_text[..4]).1, None);
+        assert_eq!(parse_lines(&lines(&[r#"{"peer": "JAX", "variant": "x", "per_second": []}"#])).1, None);
     }
 
     #[test]
@@ -268,7 +268,7 @@ mod tests {
         let outcome = |peer, median| {
             let per_second = Spread { median, low: 0.0, high: 9.0 };
             let (variant, losses) = (String::new(), Vec::new());
-            let reached = Reached { peer: String::from(peer), variant, per_second, repeats: 5, losses };
+            let reached = PeerResult { peer: String::from(peer), variant, per_second, repeats: 5, losses };
             Outcome { peer, tried: Vec::new(), reached: Ok(reached) }
         };
         let failed = Outcome { peer: "none", tried: Vec::new(), reached: Err("not here".to_owned()) };
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn the_line_that_names_the_error_is_kept() {
-        let check = |said: &str, kept: &str| assert_eq!(complaint(said, "exit status: 1"), kept);
+        let check = |stderr_text: &str, kept: &str| assert_eq!(error_line(stderr_text, "exit status: 1"), kept);
         check("", "exit status: 1");
         check("warning\n  ImportError: no module\nsee above\n", "ImportError: no module");
         check("something\nlast\n\n", "last");
@@ -292,11 +292,11 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_program_is_heard_and_its_failure_too() {
+    fn a_programs_output_and_its_failure_are_kept() {
         let (lines, ended) =
-            spoken(Command::new("sh").args(["-c", "echo one; echo two; echo broken >&2; exit 3"]));
+            run_and_read(Command::new("sh").args(["-c", "echo one; echo two; echo broken >&2; exit 3"]));
         assert_eq!(lines, ["one", "two"]);
         assert_eq!(ended, Err("broken".to_owned()));
-        assert!(spoken(&mut Command::new("no-such-program-here")).1.is_err());
+        assert!(run_and_read(&mut Command::new("no-such-program-here")).1.is_err());
     }
 }

@@ -5,19 +5,19 @@ use std::io::IsTerminal;
 use ebb_fetch::{Progress, WrongFiles};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{folder, known};
+use super::{data_folder_or_error, known_set};
 use crate::CliError;
 use crate::args::DataGet;
-use crate::output::{bytes, note, say};
+use crate::output::{format_bytes, print_note, print_line};
 
 pub(crate) fn run(args: &DataGet) -> Result<(), CliError> {
-    let folder = folder(args.place.data.as_deref())?;
-    let sets = args.names.iter().map(|name| known(name)).collect::<Result<Vec<_>, _>>()?;
+    let folder = data_folder_or_error(args.data_folder.data.as_deref())?;
+    let sets = args.names.iter().map(|name| known_set(name)).collect::<Result<Vec<_>, _>>()?;
     let wrong_files = if args.force { WrongFiles::Replace } else { WrongFiles::Refuse };
-    let mut told = Told::new(args.quiet);
+    let mut reporter = ProgressReporter::new(args.quiet);
     let mut failures = Vec::new();
     for set in sets {
-        let got = match ebb_fetch::get(set, &folder, wrong_files, &mut told) {
+        let got = match ebb_fetch::get(set, &folder, wrong_files, &mut reporter) {
             Ok(got) => got,
             // The others may still be had.
             Err(error) => {
@@ -26,28 +26,28 @@ pub(crate) fn run(args: &DataGet) -> Result<(), CliError> {
             }
         };
         let done = if got.fetched.is_empty() { "nothing to do" } else { "fetched and checked" };
-        let (place, size) = (got.status.folder.display(), bytes(got.status.n_bytes as f64));
-        say(&format!("{}  {done}: {place}, {size}", set.name))?;
+        let (place, size) = (got.status.folder.display(), format_bytes(got.status.n_bytes as f64));
+        print_line(&format!("{}  {done}: {place}, {size}", set.name))?;
     }
     if failures.is_empty() { Ok(()) } else { Err(CliError::Fetch(failures.join("\n"))) }
 }
 
 /// A bar on a terminal, plain lines elsewhere, or nothing.
-struct Told {
+struct ProgressReporter {
     quiet: bool,
-    bars: bool,
+    shows_bars: bool,
     bar: Option<ProgressBar>,
 }
 
-impl Told {
+impl ProgressReporter {
     fn new(quiet: bool) -> Self {
-        Told { quiet, bars: !quiet && std::io::stderr().is_terminal(), bar: None }
+        ProgressReporter { quiet, shows_bars: !quiet && std::io::stderr().is_terminal(), bar: None }
     }
 }
 
-impl Progress for Told {
+impl Progress for ProgressReporter {
     fn start(&mut self, what: &str, total: Option<u64>) {
-        if !self.bars {
+        if !self.shows_bars {
             return;
         }
         let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr_with_hz(10));
@@ -76,7 +76,7 @@ impl Progress for Told {
 
     fn message(&mut self, line: &str) {
         if !self.quiet {
-            note(line);
+            print_note(line);
         }
     }
 }

@@ -3,23 +3,23 @@
 use ebb_fetch::{DataSet, sets, status};
 use serde_json::json;
 
-use super::folder;
+use super::data_folder_or_error;
 use crate::CliError;
 use crate::args::DataList;
-use crate::output::{bold, bytes, say};
+use crate::output::{bold, format_bytes, print_line};
 
 pub(crate) fn run(args: &DataList) -> Result<(), CliError> {
-    let folder = folder(args.place.data.as_deref())?;
+    let folder = data_folder_or_error(args.data_folder.data.as_deref())?;
     if args.json {
         let rows: Vec<_> = sets().iter().map(|set| as_json(set, &folder.path)).collect();
-        return say(&serde_json::to_string_pretty(&rows).expect("names are text"));
+        return print_line(&serde_json::to_string_pretty(&rows).expect("names are text"));
     }
-    say(&format!("data folder  {} (named by {})", folder.path.display(), folder.named_by))?;
+    print_line(&format!("data folder  {} (named by {})", folder.path.display(), folder.named_by))?;
     for set in sets() {
         let found = status(set, &folder.path);
         let place = found.folder.display();
         let state = if found.is_complete() {
-            format!("found in {place}, {}", bytes(found.n_bytes as f64))
+            format!("found in {place}, {}", format_bytes(found.n_bytes as f64))
         } else if !found.wrong_length.is_empty() {
             let files = found.wrong_length.join(", ");
             format!(
@@ -30,11 +30,11 @@ pub(crate) fn run(args: &DataList) -> Result<(), CliError> {
         } else {
             format!("not whole: {place} lacks {}; {}", found.missing.join(", "), remedy(set))
         };
-        say(&format!("\n{}  {}", bold(set.name), set.title))?;
-        say(&format!("  {state}"))?;
-        say(&format!("  {} when decompressed. Licence: {}", bytes(set.n_bytes() as f64), set.licence))?;
+        print_line(&format!("\n{}  {}", bold(set.name), set.title))?;
+        print_line(&format!("  {state}"))?;
+        print_line(&format!("  {} when decompressed. Licence: {}", format_bytes(set.n_bytes() as f64), set.licence))?;
     }
-    say(&format!("\n{}  handwritten-looking digits\n  drawn by the program, no file needed", bold("digits")))
+    print_line(&format!("\n{}  handwritten-looking digits\n  drawn by the program, no file needed", bold("digits")))
 }
 
 fn remedy(set: &DataSet) -> String {

@@ -23,13 +23,13 @@ pub(crate) fn run(args: &Data) -> Result<(), CliError> {
 }
 
 /// The data folder, whether or not it is there.
-fn folder(explicit: Option<&Path>) -> Result<DataFolder, CliError> {
+fn data_folder_or_error(explicit: Option<&Path>) -> Result<DataFolder, CliError> {
     let nowhere = || format!("no data folder; name one with --data or in the variable {DATA_VARIABLE}");
     DataFolder::choose(explicit).ok_or_else(|| CliError::Usage(nowhere()))
 }
 
 /// The known set of this name.
-fn known(name: &str) -> Result<&'static DataSet, CliError> {
+fn known_set(name: &str) -> Result<&'static DataSet, CliError> {
     if name == "digits" {
         return Err(CliError::Usage("digits are drawn by the program; nothing is to be fetched".to_owned()));
     }

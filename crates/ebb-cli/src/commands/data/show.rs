@@ -10,14 +10,14 @@ use serde_json::json;
 
 use crate::CliError;
 use crate::args::DataShow;
-use crate::output::{Columns, bold, count, say, write_file};
+use crate::output::{TextTable, bold, count, print_line, write_file};
 
 /// Images of each class on a sheet.
 const PER_CLASS: usize = 20;
 
 pub(crate) fn run(args: &DataShow) -> Result<(), CliError> {
     let unreadable = |error: ReadError| CliError::Usage(error.message_for_set(&args.name));
-    let data = || data_folder(args.place.data.as_deref()).map_err(unreadable);
+    let data = || data_folder(args.data_folder.data.as_deref()).map_err(unreadable);
     match SETS.iter().find(|set| set.name == args.name) {
         Some(set) => {
             let folder = if set.from_files { data()? } else { PathBuf::new() };
@@ -56,7 +56,7 @@ fn show_images(args: &DataShow, set: &ImageSet, train: &Images, test: &Images) -
         let all = json!({
             "name": set.name, "classes": set.classes, "train": part(train), "test": part(test),
         });
-        return say(&all.to_string());
+        return print_line(&all.to_string());
     }
     // The file first: whoever reads the output may stop reading. Where it cannot be written, the counts still can.
     let file = args.out.clone().unwrap_or_else(|| default_file(set.name));
@@ -64,9 +64,9 @@ fn show_images(args: &DataShow, set: &ImageSet, train: &Images, test: &Images) -
     let written = write_file(&file, &png);
     let Images { height, width, channels, n_classes, .. } = train;
     let colours = if *channels == 1 { "grey" } else { "colour" };
-    say(&bold(&format!("{}: images of {height} x {width} in {colours}, {n_classes} classes", set.name)))?;
+    print_line(&bold(&format!("{}: images of {height} x {width} in {colours}, {n_classes} classes", set.name)))?;
     let mut table =
-        Columns::new(1, ["class".to_owned()].into_iter().chain(parts.map(|(name, _)| name.to_owned())));
+        TextTable::new(1, ["class".to_owned()].into_iter().chain(parts.map(|(name, _)| name.to_owned())));
     let counts = parts.map(|(_, images)| by_class(images));
     for (class, name) in set.classes.iter().enumerate() {
         table.row([(*name).to_owned(), counts[0][class].to_string(), counts[1][class].to_string()]);
@@ -74,7 +74,7 @@ fn show_images(args: &DataShow, set: &ImageSet, train: &Images, test: &Images) -
     table.row(["all".to_owned(), train.n_samples().to_string(), test.n_samples().to_string()]);
     table.print()?;
     written?;
-    say(&format!("\nsheet  {}: the first {PER_CLASS} training images of each class", file.display()))
+    print_line(&format!("\nsheet  {}: the first {PER_CLASS} training images of each class", file.display()))
 }
 
 fn default_file(name: &str) -> PathBuf {
@@ -112,17 +112,17 @@ fn show_roles(roles: &Roles, json: bool) -> Result<(), CliError> {
     let total: usize = sizes.iter().sum();
     let n_roles = sizes.len();
     if json {
-        return say(&json!({ "name": "shakespeare", "roles": n_roles, "sequences": total }).to_string());
+        return print_line(&json!({ "name": "shakespeare", "roles": n_roles, "sequences": total }).to_string());
     }
-    say(&bold(&format!(
+    print_line(&bold(&format!(
         "shakespeare: {}, {}",
         count(n_roles as u64, "role"),
         count(total as u64, "sequence")
     )))?;
     if let (Some(least), Some(most)) = (sizes.first(), sizes.last()) {
-        say(&format!("sequences a role  {least} to {most}, {} in the median", sizes[n_roles / 2]))?;
+        print_line(&format!("sequences a role  {least} to {most}, {} in the median", sizes[n_roles / 2]))?;
     }
-    say(&format!(
+    print_line(&format!(
         "a sequence        {} characters of {} symbols, then the next",
         Roles::STEPS,
         Roles::SYMBOLS.len()
@@ -131,6 +131,6 @@ fn show_roles(roles: &Roles, json: bool) -> Result<(), CliError> {
     let Some(&start) = role.starts.first() else { return Ok(()) };
     let text = &roles.text[start as usize..][..=Roles::STEPS];
     let text: String = text.iter().map(|&symbol| char::from(Roles::SYMBOLS[usize::from(symbol)])).collect();
-    say(&format!("the first of {}", role.name))?;
-    say(&format!("    {:?} then {:?}", &text[..Roles::STEPS], &text[Roles::STEPS..]))
+    print_line(&format!("the first of {}", role.name))?;
+    print_line(&format!("    {:?} then {:?}", &text[..Roles::STEPS], &text[Roles::STEPS..]))
 }

@@ -11,8 +11,8 @@ use serde::Serialize;
 
 use crate::CliError;
 use crate::args::DataSplit;
-use crate::assemble::{planned, read_to_look};
-use crate::output::{Columns, bold, count, folder_for, say, say_files, write_file, write_picture};
+use crate::assemble::{planned_seed_and_rounds, read_for_inspection};
+use crate::output::{TextTable, bold, count, default_output_folder, print_line, print_files, write_file, write_plot};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -51,29 +51,29 @@ struct Client {
 type Column<'h> = (String, Box<dyn Fn(&Client) -> String + 'h>);
 
 pub(crate) fn run(args: &DataSplit) -> Result<(), CliError> {
-    let tree = read_to_look(&args.file, &args.changes.set, args.place.data.as_deref(), args.seed)?;
+    let tree = read_for_inspection(&args.file, &args.changes.set, args.data_folder.data.as_deref(), args.seed)?;
     let holdings = Holdings::of(&tree)?;
-    if args.look.json {
-        return say(&serde_json::to_string(&holdings).expect("counts and names are text"));
+    if args.view.json {
+        return print_line(&serde_json::to_string(&holdings).expect("counts and names are text"));
     }
-    let folder = args.out.clone().unwrap_or_else(|| folder_for("split", &args.file));
+    let folder = args.out.clone().unwrap_or_else(|| default_output_folder("split", &args.file));
     // Files first: whoever reads the output may stop reading.
-    let files = holdings.write(&folder, args.look.colours.theme())?;
+    let files = holdings.write(&folder, args.view.colours.theme())?;
     holdings.print()?;
-    say("")?;
-    say_files(&files)?;
-    if holdings.classes.is_empty() { say("no picture: these samples have no classes") } else { Ok(()) }
+    print_line("")?;
+    print_files(&files)?;
+    if holdings.classes.is_empty() { print_line("no picture: these samples have no classes") } else { Ok(()) }
 }
 
 impl Holdings {
     fn of(tree: &Tree) -> Result<Holdings, CliError> {
-        let seed = u64::from(planned(tree)?.0);
+        let seed = u64::from(planned_seed_and_rounds(tree)?.0);
         let settings = tree.table("data", BuildContext { seed, ..BuildContext::default() });
         let task = crate::tasks::build(&settings)?;
         let kind = settings.kind()?.unwrap_or_default();
         let counts: Option<Vec<_>> = clients(task.as_ref()).map(|client| task.class_counts(client)).collect();
         let skew = counts.as_deref().and_then(LabelSkew::of);
-        let law = counts.as_deref().map(class_distribution);
+        let overall_distribution = counts.as_deref().map(class_distribution);
         let classes = match task.n_classes().filter(|_| counts.is_some()) {
             None => Vec::new(),
             Some(n_classes) => data::class_names(&kind, n_classes),
@@ -85,7 +85,7 @@ impl Holdings {
                 cluster: task.oracle_cluster(id),
                 samples: task.samples(id),
                 held_out: task.held_out(id),
-                label_skew: law.as_ref().map(|law| total_variation(&by_class, law)),
+                label_skew: overall_distribution.as_ref().map(|overall| total_variation(&by_class, overall)),
                 by_class,
             }
         };
@@ -107,7 +107,7 @@ impl Holdings {
         write_file(&table, &self.csv())?;
         let mut files = vec![("table", table)];
         if !self.classes.is_empty() {
-            let written = write_picture(folder, "split", &self.draw(theme)?)?;
+            let written = write_plot(folder, "split", &self.draw(theme)?)?;
             files.extend(written.map(|file| ("picture", file)));
         }
         Ok(files)
@@ -125,35 +125,35 @@ impl Holdings {
             (Some(each), _) => format!("{each} each"),
             _ => "none".to_owned(),
         };
-        say(&bold(&format!("{}, seed {}: {}", self.kind, self.seed, count(sizes.len() as u64, "client"))))?;
-        say(&format!("to train on  {}: {spread}", count(total, "sample")))?;
+        print_line(&bold(&format!("{}, seed {}: {}", self.kind, self.seed, count(sizes.len() as u64, "client"))))?;
+        print_line(&format!("to train on  {}: {spread}", count(total, "sample")))?;
         if held_out > 0 {
-            say(&format!("held out     {}", count(held_out, "sample")))?;
+            print_line(&format!("held out     {}", count(held_out, "sample")))?;
         }
-        if let (Some(skew), Some(chance), Some(most)) =
+        if let (Some(skew), Some(skew_by_chance), Some(most)) =
             (self.label_skew, self.label_skew_by_chance, self.label_skew_at_most)
         {
             let scale =
-                format!("0 where all are alike; {chance:.3} by chance alone; {most:.3} with a class each");
-            say(&format!("label skew   {skew:.3}  ({scale})"))?;
+                format!("0 where all are alike; {skew_by_chance:.3} by chance alone; {most:.3} with a class each");
+            print_line(&format!("label skew   {skew:.3}  ({scale})"))?;
         }
         for note in &self.notes {
-            say(&format!("note         {note}"))?;
+            print_line(&format!("note         {note}"))?;
         }
-        say("")?;
+        print_line("")?;
         self.print_table()
     }
 
     fn print_table(&self) -> Result<(), CliError> {
         let columns = self.columns();
-        let mut table = Columns::new(1, columns.iter().map(|(name, _)| name.clone()));
+        let mut table = TextTable::new(1, columns.iter().map(|(name, _)| name.clone()));
         for client in self.clients.iter().take(MOST_ROWS) {
             table.row(columns.iter().map(|(_, cell)| cell(client)));
         }
         table.print()?;
         match self.clients.len().saturating_sub(MOST_ROWS) {
             0 => Ok(()),
-            more => say(&format!("... and {}", count(more as u64, "more client"))),
+            more => print_line(&format!("... and {}", count(more as u64, "more client"))),
         }
     }
 
@@ -185,13 +185,13 @@ impl Holdings {
             }
         } else {
             columns.push(("classes".to_owned(), Box::new(|client| held_classes(client).to_string())));
-            columns.push(("most of".to_owned(), Box::new(|client| self.most_of(client))));
+            columns.push(("most of".to_owned(), Box::new(|client| self.largest_classes(client))));
         }
         columns
     }
 
     /// The classes that a client has most samples of.
-    fn most_of(&self, client: &Client) -> String {
+    fn largest_classes(&self, client: &Client) -> String {
         let mut order: Vec<_> = (0..self.classes.len()).filter(|&class| client.by_class[class] > 0).collect();
         order.sort_by_key(|&class| std::cmp::Reverse(client.by_class[class]));
         let share = |&class: &usize| {

@@ -3,15 +3,15 @@
 use std::path::Path;
 
 use crate::CliError;
-use crate::commands::friends;
-use crate::grid::{Finished, csv_of, read_csv, varied_in_csv};
+use crate::commands::similarity;
+use crate::grid::{FinishedCell, csv_of, read_csv, varied_in_csv};
 
 /// How well likeness tells true clusters apart, for each run that compared clients.
-pub(super) fn likeness(grid: &Path, csv: &Path, data: Option<&Path>) -> Result<(), CliError> {
+pub(super) fn cluster_separations(grid: &Path, csv: &Path, data: Option<&Path>) -> Result<(), CliError> {
     let (varied, finished) = rows(grid)?;
     let mut table = Table::new(&varied, &["told_apart_share", "gap"]);
     for row in finished {
-        if let Some((share, gap)) = friends::likeness(&row.folder(grid), data)? {
+        if let Some((share, gap)) = similarity::cluster_separation(&row.folder(grid), data)? {
             table.row(&row.method, &row.values, row.seed, &[Some(share), Some(gap)]);
         }
     }
@@ -24,10 +24,10 @@ pub(super) fn crossings(grid: &Path, csv: &Path) -> Result<(), CliError> {
     let (varied, finished) = rows(grid)?;
     let mut table = Table::new(&varied, &["crossing"]);
     let left_at = varied.iter().position(|key| key.ends_with("round"));
-    let loss = |row: &Finished| column(&row.folder(grid).join("rounds.csv"), "note_oracle_set_loss_stay");
-    let is = |row: &&Finished, method: &str| row.method == method;
+    let loss = |row: &FinishedCell| column(&row.folder(grid).join("rounds.csv"), "note_oracle_set_loss_stay");
+    let is = |row: &&FinishedCell, method: &str| row.method == method;
     for without in finished.iter().filter(|row| is(row, "exclude")) {
-        let same = |row: &&Finished| {
+        let same = |row: &&FinishedCell| {
             is(row, "include") && (&row.values, row.seed) == (&without.values, without.seed)
         };
         let left = left_at.and_then(|at| without.values.get(at)?.parse::<usize>().ok());
@@ -41,7 +41,7 @@ pub(super) fn crossings(grid: &Path, csv: &Path) -> Result<(), CliError> {
 }
 
 /// The keys that vary in a grid, and its finished runs.
-fn rows(grid: &Path) -> Result<(Vec<String>, Vec<Finished>), CliError> {
+fn rows(grid: &Path) -> Result<(Vec<String>, Vec<FinishedCell>), CliError> {
     let csv = csv_of(grid).unwrap_or_else(|| grid.join("results.csv"));
     Ok((varied_in_csv(&csv)?, read_csv(&csv, &[])?))
 }
@@ -71,12 +71,12 @@ impl Table {
         Table { writer }
     }
 
-    fn row(&mut self, method: &str, values: &[String], seed: u32, figures: &[Option<f64>]) {
-        let figures =
-            figures.iter().map(|figure| figure.map_or_else(String::new, |figure| figure.to_string()));
+    fn row(&mut self, method: &str, values: &[String], seed: u32, metrics: &[Option<f64>]) {
+        let metric_cells =
+            metrics.iter().map(|value| value.map_or_else(String::new, |figure| figure.to_string()));
         let cells =
             std::iter::once(method.to_owned()).chain(values.iter().cloned()).chain([seed.to_string()]);
-        self.writer.write_record(cells.chain(figures)).expect("memory takes it");
+        self.writer.write_record(cells.chain(metric_cells)).expect("memory takes it");
     }
 
     fn write(self, csv: &Path) -> Result<(), CliError> {

@@ -13,12 +13,12 @@ use ebb_papers::verdict::{claim_verdicts, count_outcomes};
 use ebb_papers::{Item, Outcome, Paper, Results, Scale, pages, shipped};
 
 use crate::CliError;
-use crate::args::{How, Reproduce, ScaleArg};
-use crate::output::{Columns, bold, duration, note, say, write_file};
-use sources::Place;
+use crate::args::{RunOptions, Reproduce, ScaleArg};
+use crate::output::{TextTable, bold, format_duration, print_note, print_line, write_file};
+use sources::OutputFolder;
 
 /// An item that was asked for.
-struct Asked<'p> {
+struct RequestedItem<'p> {
     paper: &'p Paper,
     item: &'p Item,
 }
@@ -33,33 +33,33 @@ pub(crate) fn run(registry: &Registry, args: &Reproduce) -> Result<(), CliError>
         ScaleArg::Small => Scale::Small,
         ScaleArg::Paper => Scale::Paper,
     };
-    let asked = find(&papers, &args.items)?;
-    let place = Place { folder: args.out.clone().unwrap_or_else(|| PathBuf::from("runs/reproduce")), scale };
+    let requested = find_items(&papers, &args.items)?;
+    let output = OutputFolder { folder: args.out.clone().unwrap_or_else(|| PathBuf::from("runs/reproduce")), scale };
     // What is printed in JSON is the items, not their runs.
-    let silent = How { quiet: args.how.quiet || args.how.json, json: false, ..args.how.clone() };
-    let mut figures: BTreeMap<&str, Results> = BTreeMap::new();
-    for one in &asked {
+    let silent = RunOptions { quiet: args.options.quiet || args.options.json, json: false, ..args.options.clone() };
+    let mut results: BTreeMap<&str, Results> = BTreeMap::new();
+    for one in &requested {
         if !one.item.has(scale) {
-            note(&format!("{}: nothing is run of it at scale {scale}", one.name()));
+            print_note(&format!("{}: nothing is run of it at scale {scale}", one.name()));
             continue;
         }
-        if !args.shipped && !args.how.json {
-            say(&bold(&format!("{}: {}", one.name(), one.item.title)))?;
+        if !args.shipped && !args.options.json {
+            print_line(&bold(&format!("{}: {}", one.name(), one.item.title)))?;
         }
-        let known = figures.entry(&one.paper.name).or_default();
+        let known = results.entry(&one.paper.name).or_default();
         for source in one.paper.sources_of(one.item, scale) {
             if !known.contains_key(&source.name) {
                 let found = match args.shipped {
                     true => sources::shipped(one.paper, source)?,
-                    false => sources::run(registry, one.paper, source, &place, &silent)?,
+                    false => sources::run(registry, one.paper, source, &output, &silent)?,
                 };
                 known.insert(source.name.clone(), found);
             }
         }
-        let page = if args.shipped { None } else { Some(items::write(one.paper, one.item, &place, known)?) };
-        match args.how.json {
-            true => say(&as_json(one, scale, known, page.as_deref()).to_string())?,
-            false => tell(one, scale, known, page.as_deref())?,
+        let page = if args.shipped { None } else { Some(items::write(one.paper, one.item, &output, known)?) };
+        match args.options.json {
+            true => print_line(&as_json(one, scale, known, page.as_deref()).to_string())?,
+            false => print_outcome(one, scale, known, page.as_deref())?,
         }
     }
     if let Some(folder) = &args.pages {
@@ -67,21 +67,21 @@ pub(crate) fn run(registry: &Registry, args: &Reproduce) -> Result<(), CliError>
             let page = write().map_err(|error| CliError::Usage(format!("{name}: {error}")))?;
             let file = folder.join(format!("{name}.md"));
             write_file(&file, page.as_bytes())?;
-            if !args.how.json {
-                say(&format!("page     {}", file.display()))?;
+            if !args.options.json {
+                print_line(&format!("page     {}", file.display()))?;
             }
         }
     }
     if let Some(file) = &args.summary {
-        write_summary(&papers, &figures, file)?;
-        if !args.how.json {
-            say(&format!("summary  {}", file.display()))?;
+        write_summary(&papers, &results, file)?;
+        if !args.options.json {
+            print_line(&format!("summary  {}", file.display()))?;
         }
     }
     Ok(())
 }
 
-impl Asked<'_> {
+impl RequestedItem<'_> {
     fn name(&self) -> String {
         format!("{}/{}", self.paper.name, self.item.id())
     }
@@ -97,25 +97,25 @@ fn papers() -> Result<Vec<Paper>, CliError> {
 }
 
 /// The items that words name: a paper, or one of its items. No word names all.
-fn find<'p>(papers: &'p [Paper], words: &[String]) -> Result<Vec<Asked<'p>>, CliError> {
-    let all = |paper: &'p Paper| paper.items.iter().map(move |item| Asked { paper, item });
-    if words.is_empty() {
+fn find_items<'p>(papers: &'p [Paper], names: &[String]) -> Result<Vec<RequestedItem<'p>>, CliError> {
+    let all = |paper: &'p Paper| paper.items.iter().map(move |item| RequestedItem { paper, item });
+    if names.is_empty() {
         return Ok(papers.iter().flat_map(all).collect());
     }
     let mut found = Vec::new();
-    for word in words {
-        let (name, id) = word.split_once('/').map_or((word.as_str(), None), |(name, id)| (name, Some(id)));
-        let Some(paper) = papers.iter().find(|paper| paper.name == name) else {
+    for item_name in names {
+        let (paper_name, id) = item_name.split_once('/').map_or((item_name.as_str(), None), |(name, id)| (name, Some(id)));
+        let Some(paper) = papers.iter().find(|paper| paper.name == paper_name) else {
             let known: Vec<_> = papers.iter().map(|paper| paper.name.as_str()).collect();
-            let message = format!("\"{word}\": there is no such paper; known: {}", known.join(", "));
+            let message = format!("\"{item_name}\": there is no such paper; known: {}", known.join(", "));
             return Err(CliError::Usage(message));
         };
         match id.map(|id| (id, paper.item(id))) {
             None => found.extend(all(paper)),
-            Some((_, Some(item))) => found.push(Asked { paper, item }),
+            Some((_, Some(item))) => found.push(RequestedItem { paper, item }),
             Some((_, None)) => {
                 let known: Vec<_> = paper.items.iter().map(|item| item.ids.join(", ")).collect();
-                let message = format!("\"{word}\": {name} has no such item; known: {}", known.join("; "));
+                let message = format!("\"{item_name}\": {paper_name} has no such item; known: {}", known.join("; "));
                 return Err(CliError::Usage(message));
             }
         }
@@ -126,14 +126,14 @@ fn find<'p>(papers: &'p [Paper], words: &[String]) -> Result<Vec<Asked<'p>>, Cli
 /// Everything that can be repeated, how long it takes, and what it needs.
 fn list(papers: &[Paper]) -> Result<(), CliError> {
     for paper in papers {
-        say(&bold(&paper.title))?;
-        say(&paper.reference)?;
-        let mut table = Columns::new(5, vec!["item", "what it is", "small", "paper", "data for paper"]);
+        print_line(&bold(&paper.title))?;
+        print_line(&paper.reference)?;
+        let mut table = TextTable::new(5, vec!["item", "what it is", "small", "paper", "data for paper"]);
         for item in &paper.items {
             let time = |scale| {
                 let sources = paper.sources_of(item, scale);
                 let seconds: f64 = sources.iter().map(|source| source.seconds).sum();
-                if sources.is_empty() { "-".to_owned() } else { duration(seconds) }
+                if sources.is_empty() { "-".to_owned() } else { format_duration(seconds) }
             };
             let mut needs: Vec<_> =
                 paper.sources_of(item, Scale::Paper).iter().flat_map(|source| source.needs.clone()).collect();
@@ -149,27 +149,27 @@ fn list(papers: &[Paper]) -> Result<(), CliError> {
             ]);
         }
         table.print()?;
-        say("")?;
+        print_line("")?;
     }
-    say(
+    print_line(
         "Times are of two cores; items of one paper share runs. At small scale nothing needs to be downloaded.",
     )?;
-    say("Repeat one:  ebbflow reproduce fdms/figure-1 [--scale paper]")?;
-    say("Repeat all:  ebbflow reproduce --scale small")
+    print_line("Repeat one:  ebbflow reproduce fdms/figure-1 [--scale paper]")?;
+    print_line("Repeat all:  ebbflow reproduce --scale small")
 }
 
 /// What an item came to.
-fn tell(one: &Asked<'_>, scale: Scale, figures: &Results, page: Option<&Path>) -> Result<(), CliError> {
-    let judged = claim_verdicts(one.paper, one.item, scale, figures);
-    for claim in judged.iter().filter(|claim| claim.outcome != Outcome::NotTested) {
-        say(&format!("  {:<18}  {}  {}", claim.outcome.name(), claim.claim, claim.difference))?;
+fn print_outcome(one: &RequestedItem<'_>, scale: Scale, results: &Results, page: Option<&Path>) -> Result<(), CliError> {
+    let verdicts = claim_verdicts(one.paper, one.item, scale, results);
+    for claim in verdicts.iter().filter(|claim| claim.outcome != Outcome::NotTested) {
+        print_line(&format!("  {:<18}  {}  {}", claim.outcome.name(), claim.claim, claim.difference))?;
     }
-    say(&format!("{}, {scale}: {}", one.name(), count_outcomes(&judged)))?;
-    page.map_or(Ok(()), |page| say(&format!("report   {}\n", page.display())))
+    print_line(&format!("{}, {scale}: {}", one.name(), count_outcomes(&verdicts)))?;
+    page.map_or(Ok(()), |page| print_line(&format!("report   {}\n", page.display())))
 }
 
-fn as_json(one: &Asked<'_>, scale: Scale, figures: &Results, page: Option<&Path>) -> serde_json::Value {
-    let claims: Vec<_> = claim_verdicts(one.paper, one.item, scale, figures)
+fn as_json(one: &RequestedItem<'_>, scale: Scale, results: &Results, page: Option<&Path>) -> serde_json::Value {
+    let claims: Vec<_> = claim_verdicts(one.paper, one.item, scale, results)
         .into_iter()
         .map(|claim| {
             let outcome = claim.outcome.name();
@@ -185,13 +185,13 @@ fn as_json(one: &Asked<'_>, scale: Scale, figures: &Results, page: Option<&Path>
 fn write_summary(papers: &[Paper], run: &BTreeMap<&str, Results>, file: &Path) -> Result<(), CliError> {
     let mut all = Vec::new();
     for paper in papers {
-        let mut figures = run.get(paper.name.as_str()).cloned().unwrap_or_default();
+        let mut results = run.get(paper.name.as_str()).cloned().unwrap_or_default();
         for source in &paper.sources {
-            if !figures.contains_key(&source.name) {
-                figures.insert(source.name.clone(), sources::shipped(paper, source)?);
+            if !results.contains_key(&source.name) {
+                results.insert(source.name.clone(), sources::shipped(paper, source)?);
             }
         }
-        all.push(PaperResults { paper, results: figures });
+        all.push(PaperResults { paper, results });
     }
     write_file(file, summary::page(&all).as_bytes())
 }

@@ -9,26 +9,26 @@ use ebb_settings::Tree;
 
 use super::derived;
 use crate::CliError;
-use crate::args::How;
+use crate::args::RunOptions;
 use crate::commands::compare::run_cells;
 use crate::commands::selection;
 use crate::grid::Grid;
-use crate::output::{make_folder_of, note, this_command};
+use crate::output::{make_folder_of, print_note, this_command};
 
 /// Where runs go.
-pub(super) struct Place {
+pub(super) struct OutputFolder {
     pub(super) folder: PathBuf,
     pub(super) scale: Scale,
 }
 
-impl Place {
+impl OutputFolder {
     /// The folder of a source.
-    pub(super) fn of(&self, paper: &Paper, source: &Source) -> PathBuf {
+    pub(super) fn source_folder(&self, paper: &Paper, source: &Source) -> PathBuf {
         self.folder.join(&paper.name).join(&source.name)
     }
 
     /// The folder of an item's report.
-    pub(super) fn report(&self, paper: &Paper, id: &str) -> PathBuf {
+    pub(super) fn report_folder(&self, paper: &Paper, id: &str) -> PathBuf {
         self.folder.join(&paper.name).join(format!("{id}-{}", self.scale))
     }
 }
@@ -45,10 +45,10 @@ pub(super) fn run(
     registry: &Registry,
     paper: &Paper,
     source: &Source,
-    place: &Place,
-    how: &How,
+    output: &OutputFolder,
+    how: &RunOptions,
 ) -> Result<Study, CliError> {
-    let folder = place.of(paper, source);
+    let folder = output.source_folder(paper, source);
     let csv = match source.kind {
         SourceKind::Grid => {
             let grid = grid(source, &folder, how)?;
@@ -58,14 +58,14 @@ pub(super) fn run(
             }
             grid.csv
         }
-        SourceKind::Selection => play(registry, source, &folder, how)?,
+        SourceKind::Selection => play_selection(registry, source, &folder, how)?,
         SourceKind::Likeness | SourceKind::Crossings => {
             let of = source.of.as_deref().and_then(|name| paper.source(name));
-            let of = of.map(|of| place.of(paper, of)).unwrap_or_default();
+            let of = of.map(|of| output.source_folder(paper, of)).unwrap_or_default();
             let csv = folder.join("results.csv");
             make_folder_of(&csv)?;
             match source.kind {
-                SourceKind::Likeness => derived::likeness(&of, &csv, how.place.data.as_deref())?,
+                SourceKind::Likeness => derived::cluster_separations(&of, &csv, how.data_folder.data.as_deref())?,
                 _ => derived::crossings(&of, &csv)?,
             }
             csv
@@ -75,26 +75,26 @@ pub(super) fn run(
 }
 
 /// The grid of a source, with its figures beside its runs.
-fn grid(source: &Source, folder: &Path, how: &How) -> Result<Grid, CliError> {
+fn grid(source: &Source, folder: &Path, how: &RunOptions) -> Result<Grid, CliError> {
     let mut grid = Grid::new(&tree(source, how)?, Path::new(""), folder)?;
     grid.csv = folder.join("results.csv");
     Ok(grid)
 }
 
-fn tree(source: &Source, how: &How) -> Result<Tree, CliError> {
+fn tree(source: &Source, how: &RunOptions) -> Result<Tree, CliError> {
     let file = source.file.as_deref().unwrap_or_default();
     let text = files::file(file)
         .ok_or_else(|| CliError::Usage(format!("{file}: this grid did not come with the program")))?;
     let mut tree = Tree::parse(text, file)?;
-    tree.set_data_folder(how.place.data.as_deref());
+    tree.set_data_folder(how.data_folder.data.as_deref());
     Ok(tree)
 }
 
 /// Plays selection, unless that was done: it is the same every time.
-fn play(registry: &Registry, source: &Source, folder: &Path, how: &How) -> Result<PathBuf, CliError> {
+fn play_selection(registry: &Registry, source: &Source, folder: &Path, how: &RunOptions) -> Result<PathBuf, CliError> {
     let csv = folder.join("selection.csv");
     if csv.exists() {
-        note(&format!("{} was played before", source.name));
+        print_note(&format!("{} was played before", source.name));
         return Ok(csv);
     }
     selection::play_into(registry, &tree(source, how)?, folder, how, Theme::Light)?;

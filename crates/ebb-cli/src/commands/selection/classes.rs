@@ -2,7 +2,7 @@
 
 use ebb_record::stats;
 
-use super::Played;
+use super::PlayedCell;
 
 /// Where clients have more different chances than this, they are shown by quarters.
 const MOST_CLASSES: usize = 8;
@@ -12,34 +12,34 @@ pub(super) enum Classes {
     /// Nobody knows.
     All,
     /// One class a chance, ascending.
-    Chances(Vec<f64>),
+    Probabilities(Vec<f64>),
     /// As many clients in each, by their chances.
     Quarters,
 }
 
 impl Classes {
-    pub(super) fn of(members: &[&Played]) -> Classes {
-        if members.iter().any(|one| one.oracle_chances.len() < one.n_clients) {
+    pub(super) fn of(members: &[&PlayedCell]) -> Classes {
+        if members.iter().any(|cell| cell.oracle_probabilities.len() < cell.n_clients) {
             return Classes::All;
         }
-        let mut chances: Vec<f64> = Vec::new();
-        for &chance in members.iter().flat_map(|one| &one.oracle_chances) {
-            if !chances.contains(&chance) {
-                chances.push(chance);
+        let mut probabilities: Vec<f64> = Vec::new();
+        for &probability in members.iter().flat_map(|cell| &cell.oracle_probabilities) {
+            if !probabilities.contains(&probability) {
+                probabilities.push(probability);
             }
-            if chances.len() > MOST_CLASSES {
+            if probabilities.len() > MOST_CLASSES {
                 return Classes::Quarters;
             }
         }
-        chances.sort_by(f64::total_cmp);
-        Classes::Chances(chances)
+        probabilities.sort_by(f64::total_cmp);
+        Classes::Probabilities(probabilities)
     }
 
     /// Their names, as short as a heading.
     pub(super) fn names(&self) -> Vec<String> {
         match self {
             Classes::All => vec!["all".to_owned()],
-            Classes::Chances(chances) => chances.iter().map(f64::to_string).collect(),
+            Classes::Probabilities(probabilities) => probabilities.iter().map(f64::to_string).collect(),
             Classes::Quarters => ["lowest", "lower", "higher", "highest"].map(str::to_owned).to_vec(),
         }
     }
@@ -48,36 +48,36 @@ impl Classes {
     pub(super) fn about(&self) -> &'static str {
         match self {
             Classes::All => "of",
-            Classes::Chances(_) => "by true chance (oracle):",
+            Classes::Probabilities(_) => "by true chance (oracle):",
             Classes::Quarters => "by quarters of the true chance (oracle):",
         }
     }
 
     /// How often the clients of each class were asked.
-    pub(super) fn split(&self, one: &Played) -> Vec<Vec<f64>> {
+    pub(super) fn split(&self, cell: &PlayedCell) -> Vec<Vec<f64>> {
         let mut classes = vec![Vec::new(); self.names().len()];
-        let of = |client: usize| f64::from(one.selections.get(client).copied().unwrap_or(0));
+        let of = |client: usize| f64::from(cell.selections.get(client).copied().unwrap_or(0));
         match self {
-            Classes::All => classes[0] = (0..one.n_clients).map(of).collect(),
-            Classes::Chances(chances) => {
-                for client in 0..one.n_clients {
-                    let class = chances.iter().position(|chance| *chance == one.oracle_chances[client]);
+            Classes::All => classes[0] = (0..cell.n_clients).map(of).collect(),
+            Classes::Probabilities(probabilities) => {
+                for client in 0..cell.n_clients {
+                    let class = probabilities.iter().position(|probability| *probability == cell.oracle_probabilities[client]);
                     classes[class.expect("all chances are among them")].push(of(client));
                 }
             }
             Classes::Quarters => {
-                let mut order: Vec<_> = (0..one.n_clients).collect();
-                order.sort_by(|&a, &b| one.oracle_chances[a].total_cmp(&one.oracle_chances[b]));
-                let placed = order.iter().enumerate();
-                placed.for_each(|(at, &client)| classes[at * 4 / one.n_clients].push(of(client)));
+                let mut order: Vec<_> = (0..cell.n_clients).collect();
+                order.sort_by(|&a, &b| cell.oracle_probabilities[a].total_cmp(&cell.oracle_probabilities[b]));
+                let sorted_clients = order.iter().enumerate();
+                sorted_clients.for_each(|(at, &client)| classes[at * 4 / cell.n_clients].push(of(client)));
             }
         }
         classes
     }
 
     /// The mean of each class; NaN for one without clients.
-    pub(super) fn means(&self, one: &Played) -> Vec<f64> {
-        self.split(one).iter().map(|class| stats::mean(class).unwrap_or(f64::NAN)).collect()
+    pub(super) fn means(&self, cell: &PlayedCell) -> Vec<f64> {
+        self.split(cell).iter().map(|class| stats::mean(class).unwrap_or(f64::NAN)).collect()
     }
 }
 
@@ -89,8 +89,8 @@ mod tests {
 
     use super::*;
 
-    fn played(chances: &[f64], selections: &[u32]) -> Played {
-        Played {
+    fn played_cell(probabilities: &[f64], selections: &[u32]) -> PlayedCell {
+        PlayedCell {
             scheme: "s".to_owned(),
             values: Vec::new(),
             seed: 1,
@@ -98,29 +98,29 @@ mod tests {
             n_clients: 4,
             selection: Selection::default(),
             selections: selections.to_vec(),
-            ratios: BTreeMap::new(),
-            oracle_chances: chances.to_vec(),
+            success_ratios: BTreeMap::new(),
+            oracle_probabilities: probabilities.to_vec(),
             probed: false,
         }
     }
 
     #[test]
-    fn classes_are_the_chances_that_there_are() {
-        let one = played(&[0.9, 0.1, 0.9, 0.1], &[5, 1, 7]);
-        let classes = Classes::of(&[&one]);
+    fn classes_are_the_probabilities_that_occur() {
+        let cell = played_cell(&[0.9, 0.1, 0.9, 0.1], &[5, 1, 7]);
+        let classes = Classes::of(&[&cell]);
         assert_eq!(classes.names(), ["0.1", "0.9"]);
         // Nobody asked the last client, which is beyond the list.
-        assert_eq!(classes.split(&one), [vec![1.0, 0.0], vec![5.0, 7.0]]);
-        assert_eq!(classes.means(&one), [0.5, 6.0]);
-        let unknown = played(&[], &[5, 1, 7]);
-        assert_eq!(Classes::of(&[&one, &unknown]).means(&unknown), [3.25]);
+        assert_eq!(classes.split(&cell), [vec![1.0, 0.0], vec![5.0, 7.0]]);
+        assert_eq!(classes.means(&cell), [0.5, 6.0]);
+        let unknown = played_cell(&[], &[5, 1, 7]);
+        assert_eq!(Classes::of(&[&cell, &unknown]).means(&unknown), [3.25]);
     }
 
     #[test]
-    fn many_chances_make_quarters() {
+    fn many_probabilities_make_quarters() {
         let seeds: Vec<_> = (0..3_u8)
             .map(|seed| {
-                played(&[0.4, 0.3, 0.2, 0.1].map(|chance| chance + 0.01 * f64::from(seed)), &[4, 3, 2, 1])
+                played_cell(&[0.4, 0.3, 0.2, 0.1].map(|probability| probability + 0.01 * f64::from(seed)), &[4, 3, 2, 1])
             })
             .collect();
         let classes = Classes::of(&seeds.iter().collect::<Vec<_>>());

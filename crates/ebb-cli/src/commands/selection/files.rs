@@ -6,13 +6,13 @@ use ebb_plot::{BoxSeries, Boxes, Lines, PlotError, Series, Size, Svg, Theme};
 use ebb_record::stats;
 
 use super::classes::Classes;
-use super::{Study, marks};
+use super::{SchemeComparison, reported_rounds};
 use crate::CliError;
-use crate::output::{count, write_file, write_picture};
+use crate::output::{count, write_file, write_plot};
 
 /// Writes the table and the pictures; says what is where.
 pub(super) fn write(
-    studies: &[Study<'_>],
+    studies: &[SchemeComparison<'_>],
     varied: &[String],
     folder: &Path,
     theme: Theme,
@@ -22,7 +22,7 @@ pub(super) fn write(
     for (at, study) in studies.iter().enumerate() {
         let number = if studies.len() == 1 { String::new() } else { format!("-{}", at + 1) };
         for (name, svg) in [("selections", study.boxes(theme)), ("success-ratio", study.curves(theme))] {
-            let written = write_picture(folder, &format!("{name}{number}"), &svg?)?;
+            let written = write_plot(folder, &format!("{name}{number}"), &svg?)?;
             files.extend(written.map(|file| ("picture", file)));
         }
     }
@@ -32,7 +32,7 @@ pub(super) fn write(
 }
 
 /// A row for each scheme and seed.
-fn csv(studies: &[Study<'_>], varied: &[String]) -> Vec<u8> {
+fn csv(studies: &[SchemeComparison<'_>], varied: &[String]) -> Vec<u8> {
     let mut names: Vec<String> = Vec::new();
     for name in studies.iter().flat_map(|study| study.classes.names()) {
         if !names.contains(&name) {
@@ -42,37 +42,37 @@ fn csv(studies: &[Study<'_>], varied: &[String]) -> Vec<u8> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let mut headings = vec!["method".to_owned()];
     headings.extend(varied.iter().cloned());
-    headings.extend(FIGURES.map(str::to_owned));
+    headings.extend(METRIC_COLUMNS.map(str::to_owned));
     headings.extend(names.iter().map(|name| format!("selections_oracle_{name}")));
     writer.write_record(&headings).expect("memory takes it");
     for study in studies {
         let own_names = study.classes.names();
         for one in study.schemes.iter().flat_map(|(_, own)| own) {
-            let found = &one.selection;
+            let tally = &one.selection;
             let number = |number: Option<f64>| {
                 number.filter(|number| number.is_finite()).map_or(String::new(), |number| number.to_string())
             };
             let whole = |number: Option<u64>| number.map_or(String::new(), |number| number.to_string());
             let [hundred, quarter, half, _] =
-                marks(one.n_rounds).map(|round| number(one.ratios.get(&round).copied()));
+                reported_rounds(one.n_rounds).map(|round| number(one.success_ratios.get(&round).copied()));
             let mut record = vec![one.scheme.clone()];
             record.extend(one.values.iter().cloned());
             record.extend([
                 one.seed.to_string(),
                 one.n_rounds.to_string(),
                 one.n_clients.to_string(),
-                found.asked.to_string(),
-                found.cep.to_string(),
-                number(found.success_ratio),
+                tally.asked.to_string(),
+                tally.cep.to_string(),
+                number(tally.success_ratio),
                 hundred,
                 quarter,
                 half,
-                number(found.jain),
-                whole(found.overflow_rounds),
-                whole(found.overflow_most),
-                number(found.oracle_regret),
-                number(found.regret_bound),
-                number(found.regret_bound_least),
+                number(tally.jain),
+                whole(tally.overflow_rounds),
+                whole(tally.overflow_most),
+                number(tally.oracle_regret),
+                number(tally.regret_bound),
+                number(tally.regret_bound_least),
             ]);
             let means = study.classes.means(one);
             record.extend(names.iter().map(|name| {
@@ -86,7 +86,7 @@ fn csv(studies: &[Study<'_>], varied: &[String]) -> Vec<u8> {
 }
 
 /// The columns of figures, in order.
-const FIGURES: [&str; 15] = [
+const METRIC_COLUMNS: [&str; 15] = [
     "seed",
     "rounds",
     "clients",
@@ -104,7 +104,7 @@ const FIGURES: [&str; 15] = [
     "regret_bound_least",
 ];
 
-impl Study<'_> {
+impl SchemeComparison<'_> {
     /// How often each client was asked, by scheme and class, over all seeds.
     fn boxes(&self, theme: Theme) -> Result<Svg, PlotError> {
         let names = self.classes.names();
@@ -119,13 +119,13 @@ impl Study<'_> {
                 }
             }
         }
-        let by_chance = match self.classes {
+        let by_probability = match self.classes {
             Classes::All => "",
-            Classes::Chances(_) | Classes::Quarters => ", by true chance to answer (oracle)",
+            Classes::Probabilities(_) | Classes::Quarters => ", by true chance to answer (oracle)",
         };
         let boxes = Boxes {
             title: self.titled(&format!(
-                "How often clients are asked{by_chance}; {}",
+                "How often clients are asked{by_probability}; {}",
                 count(self.n_seeds() as u64, "seed")
             )),
             x_label: String::new(),
@@ -140,15 +140,15 @@ impl Study<'_> {
     /// The success ratio so far, round by round, in the mean over seeds.
     fn curves(&self, theme: Theme) -> Result<Svg, PlotError> {
         let series = self.schemes.iter().map(|(name, own)| {
-            let rounds: Vec<_> = own[0].ratios.keys().copied().collect();
+            let rounds: Vec<_> = own[0].success_ratios.keys().copied().collect();
             let at =
-                |round: &u32| own.iter().filter_map(|one| one.ratios.get(round).copied()).collect::<Vec<_>>();
+                |round: &u32| own.iter().filter_map(|one| one.success_ratios.get(round).copied()).collect::<Vec<_>>();
             let point = |round: &u32| (f64::from(*round), stats::mean(&at(round)).unwrap_or(f64::NAN));
             let bound = |round: &u32| {
                 let ratios = at(round);
                 let (_, mean) = point(round);
-                let deviation = stats::standard_deviation(&ratios).unwrap_or(f64::NAN);
-                (mean - deviation, mean + deviation)
+                let std = stats::standard_deviation(&ratios).unwrap_or(f64::NAN);
+                (mean - std, mean + std)
             };
             Series {
                 name: (*name).to_owned(),
@@ -178,7 +178,7 @@ impl Study<'_> {
     fn legend(&self, class: &str) -> String {
         match self.classes {
             Classes::All => String::new(),
-            Classes::Chances(_) => format!("chance {class}"),
+            Classes::Probabilities(_) => format!("chance {class}"),
             Classes::Quarters => format!("{class} quarter"),
         }
     }

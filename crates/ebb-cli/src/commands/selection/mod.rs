@@ -15,20 +15,20 @@ use ebb_record::Selection;
 use ebb_settings::Tree;
 
 use crate::CliError;
-use crate::args::{How, SelectionArgs};
+use crate::args::{RunOptions, SelectionArgs};
 use crate::assemble::read_settings;
 use crate::commands::compare::bar;
-use crate::grid::{Cell, Grid, side_by_side};
-use crate::output::{folder_for, note, say, say_files};
-use crate::progress::interruption;
-use crate::untrained::Untrained;
+use crate::grid::{Cell, Grid, run_parallel};
+use crate::output::{default_output_folder, print_note, print_line, print_files};
+use crate::progress::interrupt_flag;
+use crate::selection_only::SelectionOnlyRun;
 use classes::Classes;
 
 /// Curves are drawn through about so many points.
 const N_POINTS: u32 = 500;
 
 /// What came of one cell of the grid.
-struct Played {
+struct PlayedCell {
     scheme: String,
     values: Vec<String>,
     seed: u32,
@@ -38,45 +38,45 @@ struct Played {
     /// How often each client was asked.
     selections: Vec<u32>,
     /// The success ratio so far, after so many rounds; NaN where nobody was asked yet.
-    ratios: BTreeMap<u32, f64>,
-    oracle_chances: Vec<f64>,
+    success_ratios: BTreeMap<u32, f64>,
+    oracle_probabilities: Vec<f64>,
     probed: bool,
 }
 
 /// All schemes under the same settings, by seeds.
-struct Study<'p> {
+struct SchemeComparison<'p> {
     /// What these settings are, where they vary.
     name: String,
-    schemes: Vec<(&'p str, Vec<&'p Played>)>,
+    schemes: Vec<(&'p str, Vec<&'p PlayedCell>)>,
     classes: Classes,
 }
 
 pub(crate) fn run(registry: &Registry, args: &SelectionArgs) -> Result<(), CliError> {
-    let (tree, base) = read_settings(&args.file, &args.changes.set, args.how.place.data.as_deref())?;
-    let folder = args.out.clone().unwrap_or_else(|| folder_for("selection", &args.file));
+    let (tree, base) = read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
+    let folder = args.out.clone().unwrap_or_else(|| default_output_folder("selection", &args.file));
     let grid = Grid::or_single(&tree, &base, &folder)?;
     let notes = check(registry, &grid)?;
-    if !args.how.quiet && !args.how.json {
-        notes.iter().for_each(|line| note(line));
+    if !args.options.quiet && !args.options.json {
+        notes.iter().for_each(|line| print_note(line));
     }
-    let played = play(registry, &grid, &args.how)?;
-    let studies = studies(&played, &grid.varied);
+    let played = play(registry, &grid, &args.options)?;
+    let studies = comparisons(&played, &grid.varied);
     // Files first: whoever reads the output may stop reading.
-    let wanted = args.out.is_some() || !args.how.json;
+    let wanted = args.out.is_some() || !args.options.json;
     let files = if wanted {
         files::write(&studies, &grid.varied, &folder, args.colours.theme())?
     } else {
         Vec::new()
     };
-    if args.how.json {
-        return studies.iter().try_for_each(Study::print_json);
+    if args.options.json {
+        return studies.iter().try_for_each(SchemeComparison::print_json);
     }
     for study in &studies {
         study.print()?;
-        say("")?;
+        print_line("")?;
     }
-    note_probes(&played, args.how.quiet);
-    say_files(&files)
+    warn_about_probes(&played, args.options.quiet);
+    print_files(&files)
 }
 
 /// Plays a grid and writes its table and pictures into a folder.
@@ -84,13 +84,13 @@ pub(crate) fn play_into(
     registry: &Registry,
     tree: &Tree,
     folder: &Path,
-    how: &How,
+    how: &RunOptions,
     theme: Theme,
 ) -> Result<(), CliError> {
     let grid = Grid::or_single(tree, Path::new(""), folder)?;
     check(registry, &grid)?;
     let played = play(registry, &grid, how)?;
-    files::write(&studies(&played, &grid.varied), &grid.varied, folder, theme)?;
+    files::write(&comparisons(&played, &grid.varied), &grid.varied, folder, theme)?;
     Ok(())
 }
 
@@ -100,7 +100,7 @@ fn check(registry: &Registry, grid: &Grid) -> Result<Vec<String>, CliError> {
     for cell in &grid.cells {
         // Seeds change nothing about what is valid.
         if !seen.contains(&(&cell.method, &cell.values)) {
-            let run = Untrained::new(registry, &cell.tree)?;
+            let run = SelectionOnlyRun::new(registry, &cell.tree)?;
             for line in run.notes().iter().map(|line| format!("world: {line}")) {
                 if !notes.contains(&line) {
                     notes.push(line);
@@ -113,20 +113,20 @@ fn check(registry: &Registry, grid: &Grid) -> Result<Vec<String>, CliError> {
 }
 
 /// Plays all cells, several at once.
-fn play(registry: &Registry, grid: &Grid, how: &How) -> Result<Vec<Played>, CliError> {
+fn play(registry: &Registry, grid: &Grid, how: &RunOptions) -> Result<Vec<PlayedCell>, CliError> {
     let todo: Vec<_> = (0..grid.cells.len()).collect();
     let shown = !how.quiet && !how.json;
     let bar = (shown && std::io::stderr().is_terminal()).then(|| bar(todo.len()));
     let lines = shown && bar.is_none();
-    let stop = interruption();
-    let mut played: Vec<Option<Played>> = todo.iter().map(|_| None).collect();
+    let stop = interrupt_flag();
+    let mut played: Vec<Option<PlayedCell>> = todo.iter().map(|_| None).collect();
     let mut n_done = 0;
-    side_by_side(
+    run_parallel(
         &todo,
         how.threads(),
         &stop,
         |at, _threads| play_cell(registry, &grid.cells[at], &stop),
-        |at, one: Played| {
+        |at, one: PlayedCell| {
             n_done += 1;
             let label = format!("{}  seed {}", one.scheme, one.seed);
             let tenth = |done: usize| done * 10 / todo.len();
@@ -136,7 +136,7 @@ fn play(registry: &Registry, grid: &Grid, how: &How) -> Result<Vec<Played>, CliE
                     bar.set_position(n_done as u64);
                 }
                 None if lines && tenth(n_done) > tenth(n_done - 1) => {
-                    note(&format!("run {n_done}/{}  {label}", todo.len()));
+                    print_note(&format!("run {n_done}/{}  {label}", todo.len()));
                 }
                 None => {}
             }
@@ -154,16 +154,16 @@ fn play(registry: &Registry, grid: &Grid, how: &How) -> Result<Vec<Played>, CliE
 }
 
 /// Plays one cell; `None` if it was stopped.
-fn play_cell(registry: &Registry, cell: &Cell, stop: &AtomicBool) -> Result<Option<Played>, CliError> {
-    let mut run = Untrained::new(registry, &cell.tree)?;
-    let looked_at = looked_at(run.n_rounds);
+fn play_cell(registry: &Registry, cell: &Cell, stop: &AtomicBool) -> Result<Option<PlayedCell>, CliError> {
+    let mut run = SelectionOnlyRun::new(registry, &cell.tree)?;
+    let recorded_rounds = recorded_rounds(run.n_rounds);
     let mut ratios = BTreeMap::new();
     let tally = run.play(stop, |n_done, tally| {
-        if looked_at.binary_search(&n_done).is_ok() {
+        if recorded_rounds.binary_search(&n_done).is_ok() {
             ratios.insert(n_done, tally.cep() as f64 / tally.n_selected() as f64);
         }
     })?;
-    Ok(tally.map(|tally| Played {
+    Ok(tally.map(|tally| PlayedCell {
         scheme: cell.method.clone(),
         values: cell.values.clone(),
         seed: cell.seed,
@@ -171,57 +171,57 @@ fn play_cell(registry: &Registry, cell: &Cell, stop: &AtomicBool) -> Result<Opti
         n_clients: run.n_clients,
         selection: tally.result(),
         selections: tally.selections().to_vec(),
-        ratios,
-        oracle_chances: run.oracle_chances.clone(),
-        probed: run.probed(),
+        success_ratios: ratios,
+        oracle_probabilities: run.oracle_probabilities.clone(),
+        probed: run.used_reports(),
     }))
 }
 
 /// After how many rounds the table looks: 100, a quarter, half, all.
-fn marks(n_rounds: u32) -> [u32; 4] {
+fn reported_rounds(n_rounds: u32) -> [u32; 4] {
     [100, n_rounds.div_ceil(4), n_rounds.div_ceil(2), n_rounds]
 }
 
 /// After how many rounds the success ratio is kept, ascending.
-fn looked_at(n_rounds: u32) -> Vec<u32> {
+fn recorded_rounds(n_rounds: u32) -> Vec<u32> {
     let evenly =
         (1..=N_POINTS).map(|at| (u64::from(at) * u64::from(n_rounds)).div_ceil(u64::from(N_POINTS)) as u32);
-    let mut all: Vec<_> = evenly.chain(marks(n_rounds)).collect();
+    let mut all: Vec<_> = evenly.chain(reported_rounds(n_rounds)).collect();
     all.sort_unstable();
     all.dedup();
     all
 }
 
 /// What was played, taken apart by the settings that vary, then by scheme.
-fn studies<'p>(played: &'p [Played], varied: &[String]) -> Vec<Study<'p>> {
-    let mut studies: Vec<(&Vec<String>, Vec<&Played>)> = Vec::new();
+fn comparisons<'p>(played: &'p [PlayedCell], varied: &[String]) -> Vec<SchemeComparison<'p>> {
+    let mut studies: Vec<(&Vec<String>, Vec<&PlayedCell>)> = Vec::new();
     for one in played {
         match studies.iter_mut().find(|(values, _)| **values == one.values) {
             Some((_, members)) => members.push(one),
             None => studies.push((&one.values, vec![one])),
         }
     }
-    let study = |(values, members): (&Vec<String>, Vec<&'p Played>)| {
+    let study = |(values, members): (&Vec<String>, Vec<&'p PlayedCell>)| {
         let pairs = varied.iter().zip(values).map(|(key, value)| format!("{key} = {value}"));
-        let mut schemes: Vec<(&str, Vec<&Played>)> = Vec::new();
+        let mut schemes: Vec<(&str, Vec<&PlayedCell>)> = Vec::new();
         for &one in &members {
             match schemes.iter_mut().find(|(name, _)| *name == one.scheme) {
                 Some((_, own)) => own.push(one),
                 None => schemes.push((&one.scheme, vec![one])),
             }
         }
-        Study { name: pairs.collect::<Vec<_>>().join(", "), classes: Classes::of(&members), schemes }
+        SchemeComparison { name: pairs.collect::<Vec<_>>().join(", "), classes: Classes::of(&members), schemes }
     };
     studies.into_iter().map(study).collect()
 }
 
 /// Warns of schemes that go by what clients say of themselves, which is nothing here.
-fn note_probes(played: &[Played], quiet: bool) {
+fn warn_about_probes(played: &[PlayedCell], quiet: bool) {
     let probing: BTreeSet<_> =
         played.iter().filter(|one| one.probed).map(|one| one.scheme.as_str()).collect();
     if !quiet && !probing.is_empty() {
         let schemes = probing.into_iter().collect::<Vec<_>>().join(", ");
-        note(&format!(
+        print_note(&format!(
             "{schemes}: goes by losses or speeds that clients report; without data all losses are equal, and all work is one step"
         ));
     }
@@ -233,10 +233,10 @@ mod tests {
 
     #[test]
     fn rounds_that_are_looked_at() {
-        assert_eq!(marks(2500), [100, 625, 1250, 2500]);
-        assert_eq!(looked_at(3), [1, 2, 3, 100]);
-        let many = looked_at(2500);
+        assert_eq!(reported_rounds(2500), [100, 625, 1250, 2500]);
+        assert_eq!(recorded_rounds(3), [1, 2, 3, 100]);
+        let many = recorded_rounds(2500);
         assert!(many.contains(&100) && many.contains(&625) && *many.last().unwrap() == 2500);
-        assert_eq!(looked_at(u32::MAX).last(), Some(&u32::MAX));
+        assert_eq!(recorded_rounds(u32::MAX).last(), Some(&u32::MAX));
     }
 }

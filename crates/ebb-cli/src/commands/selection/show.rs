@@ -3,72 +3,72 @@
 use ebb_record::{Selection, stats};
 use serde_json::json;
 
-use super::{Played, Study, marks};
+use super::{PlayedCell, SchemeComparison, reported_rounds};
 use crate::CliError;
-use crate::output::{Columns, bold, count, say};
+use crate::output::{TextTable, bold, count, print_line};
 
-impl Study<'_> {
+impl SchemeComparison<'_> {
     /// Prints its tables.
     pub(super) fn print(&self) -> Result<(), CliError> {
         let all: Vec<_> = self.schemes.iter().flat_map(|(_, own)| own).collect();
         if !self.name.is_empty() {
-            say(&bold(&self.name))?;
+            print_line(&bold(&self.name))?;
         }
         let (n_clients, n_rounds) = (all[0].n_clients as u64, u64::from(all[0].n_rounds));
-        say(&format!(
+        print_line(&format!(
             "{}, {}; success ratio after so many rounds, CEP, Jain's index of fairness",
             count(n_clients, "client"),
             count(n_rounds, "round")
         ))?;
-        let mut rounds: Vec<_> = all.iter().flat_map(|one| marks(one.n_rounds)).collect();
+        let mut rounds: Vec<_> = all.iter().flat_map(|one| reported_rounds(one.n_rounds)).collect();
         rounds.retain(|round| all.iter().any(|one| *round <= one.n_rounds));
         rounds.sort_unstable();
         rounds.dedup();
         let headings = ["scheme", "seeds"].map(str::to_owned).into_iter();
         let headings = headings.chain(rounds.iter().map(|round| format!("@{round}")));
         let headings = headings.chain(["CEP ± sd", "Jain"].map(str::to_owned));
-        let mut table = Columns::new(1, headings);
+        let mut table = TextTable::new(1, headings);
         for (scheme, own) in &self.schemes {
             let mut cells = vec![(*scheme).to_owned(), own.len().to_string()];
             for round in &rounds {
-                cells.push(mean_of(own, 3, |one| one.ratios.get(round).copied()));
+                cells.push(mean_of(own, 3, |one| one.success_ratios.get(round).copied()));
             }
             let ceps: Vec<_> = own.iter().map(|one| one.selection.cep as f64).collect();
             let spread = stats::standard_deviation(&ceps)
-                .map_or(String::new(), |deviation| format!(" ± {deviation:.0}"));
+                .map_or(String::new(), |std| format!(" ± {std:.0}"));
             cells.push(format!("{}{spread}", mean_of(own, 0, |one| Some(one.selection.cep as f64))));
             cells.push(mean_of(own, 3, |one| one.selection.jain));
             table.row(cells);
         }
         table.print()?;
-        say("")?;
-        self.print_closer()
+        print_line("")?;
+        self.print_details()
     }
 
     /// Who was asked how often, and what an oracle knows.
-    fn print_closer(&self) -> Result<(), CliError> {
+    fn print_details(&self) -> Result<(), CliError> {
         let has = |of: fn(&Selection) -> bool| {
             self.schemes.iter().flat_map(|(_, own)| own).any(|one| of(&one.selection))
         };
         let overflow = has(|selection| selection.overflow_rounds.is_some());
         let regret = has(|selection| selection.oracle_regret.is_some());
         let bounds = has(|selection| selection.regret_bound.is_some());
-        say(&format!("selections per client, {} {}", self.classes.about(), self.classes.names().join(", ")))?;
+        print_line(&format!("selections per client, {} {}", self.classes.about(), self.classes.names().join(", ")))?;
         if overflow {
-            say("overflow: rounds in which somebody is asked for certain, and the most of any one client")?;
+            print_line("overflow: rounds in which somebody is asked for certain, and the most of any one client")?;
         }
         if regret {
-            say("regret: by how much CEP the best fixed allocation in hindsight is ahead (oracle)")?;
+            print_line("regret: by how much CEP the best fixed allocation in hindsight is ahead (oracle)")?;
         }
         if bounds {
-            say("bound: what theorem 1 of E3CS bounds the regret by, at this rate and at the best")?;
+            print_line("bound: what theorem 1 of E3CS bounds the regret by, at this rate and at the best")?;
         }
         let mut headings = vec!["scheme".to_owned()];
         headings.extend(self.classes.names());
         headings.extend(["overflow", "most"].into_iter().filter(|_| overflow).map(str::to_owned));
         headings.extend(regret.then(|| "regret".to_owned()));
         headings.extend(["bound", "best bound"].into_iter().filter(|_| bounds).map(str::to_owned));
-        let mut table = Columns::new(1, headings);
+        let mut table = TextTable::new(1, headings);
         for (scheme, own) in &self.schemes {
             let mut cells = vec![(*scheme).to_owned()];
             let means: Vec<_> = own.iter().map(|one| self.classes.means(one)).collect();
@@ -96,8 +96,8 @@ impl Study<'_> {
     /// One object a cell.
     pub(super) fn print_json(&self) -> Result<(), CliError> {
         for one in self.schemes.iter().flat_map(|(_, own)| own) {
-            let ratio = |round: &u32| json!({ "rounds": round, "success_ratio": one.ratios.get(round) });
-            let marks = marks(one.n_rounds);
+            let ratio = |round: &u32| json!({ "rounds": round, "success_ratio": one.success_ratios.get(round) });
+            let marks = reported_rounds(one.n_rounds);
             let ratios: Vec<_> = marks.iter().filter(|round| **round <= one.n_rounds).map(ratio).collect();
             let classes = self.classes.split(one);
             let classes = self.classes.names().into_iter().zip(classes).map(|(name, class)| {
@@ -108,17 +108,17 @@ impl Study<'_> {
                 "clients": one.n_clients, "selection": one.selection, "success_ratio_after": ratios,
                 "oracle_classes": classes.collect::<Vec<_>>(), "probed": one.probed,
             });
-            say(&line.to_string())?;
+            print_line(&line.to_string())?;
         }
         Ok(())
     }
 }
 
 /// The mean over seeds of a figure that all must have.
-fn mean_of(own: &[&Played], digits: usize, figure: impl Fn(&Played) -> Option<f64>) -> String {
-    let figures: Option<Vec<_>> =
-        own.iter().map(|one| figure(one).filter(|figure| figure.is_finite())).collect();
-    figures
-        .and_then(|figures| stats::mean(&figures))
+fn mean_of(own: &[&PlayedCell], digits: usize, metric: impl Fn(&PlayedCell) -> Option<f64>) -> String {
+    let values: Option<Vec<_>> =
+        own.iter().map(|one| metric(one).filter(|metric| metric.is_finite())).collect();
+    values
+        .and_then(|values| stats::mean(&values))
         .map_or("-".to_owned(), |mean| format!("{mean:.digits$}"))
 }

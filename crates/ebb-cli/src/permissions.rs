@@ -3,13 +3,13 @@
 use std::path::Path;
 
 /// From now on nobody but this user, and root, can read or lock what the process makes.
-pub(crate) fn keep_to_oneself() {
+pub(crate) fn restrict_umask() {
     #[cfg(unix)]
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
 
 /// What is wrong with a folder that others than its owner can look into, and what to type.
-pub(crate) fn open_to_others(folder: &Path) -> Option<String> {
+pub(crate) fn permission_warning(folder: &Path) -> Option<String> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
@@ -30,7 +30,7 @@ pub(crate) fn open_to_others(folder: &Path) -> Option<String> {
 
 /// Whether a folder belongs to somebody else than whoever runs this, and so would what is made in it; and to
 /// whom.
-pub(crate) fn somebody_elses(folder: &Path) -> Option<u32> {
+pub(crate) fn foreign_owner(folder: &Path) -> Option<u32> {
     #[cfg(unix)]
     {
         let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(folder).ok()?);

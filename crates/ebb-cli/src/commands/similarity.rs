@@ -11,47 +11,47 @@ use ebb_settings::BuildContext;
 use serde::Serialize;
 
 use crate::CliError;
-use crate::args::Friends;
-use crate::assemble::{planned, read_to_look};
-use crate::output::{Columns, bold, count, folder_for, resume_command, say, say_files, write_picture};
+use crate::args::SimilarityArgs;
+use crate::assemble::{planned_seed_and_rounds, read_for_inspection};
+use crate::output::{TextTable, bold, count, default_output_folder, resume_command, print_line, print_files, write_plot};
 
 /// Of more clients than this the table shows the first few.
-const MANY: usize = 2000;
+const MAX_TABLE_CLIENTS: usize = 2000;
 
 /// The table of many clients ends after so many.
-const FIRST: usize = 50;
+const SHOWN_CLIENTS: usize = 50;
 
 /// So many friends of each client are shown.
-const BEST: usize = 3;
+const SHOWN_FRIENDS: usize = 3;
 
-pub(crate) fn run(args: &Friends) -> Result<(), CliError> {
+pub(crate) fn run(args: &SimilarityArgs) -> Result<(), CliError> {
     let run = RunFolder::open(&args.run)?;
-    let round = round(&run, args)?;
+    let round = chosen_round(&run, args)?;
     let friends = run.similarities(round)?;
-    let (clusters, notes) = match clusters(&args.run, args.place.data.as_deref()) {
+    let (clusters, notes) = match true_clusters(&args.run, args.data_folder.data.as_deref()) {
         Ok(clusters) => (clusters, Vec::new()),
         Err(error) => (Vec::new(), vec![format!("true clusters are not known here: {error}")]),
     };
-    let circle = Circle::new(round, friends, &clusters, notes);
-    if args.look.json {
-        return say(&serde_json::to_string(&circle).expect("numbers and text make JSON"));
+    let view = SimilarityView::new(round, friends, &clusters, notes);
+    if args.view.json {
+        return print_line(&serde_json::to_string(&view).expect("numbers and text make JSON"));
     }
-    let folder = args.out.clone().unwrap_or_else(|| folder_for("friends", &args.run));
+    let folder = args.out.clone().unwrap_or_else(|| default_output_folder("friends", &args.run));
     // Files first: whoever reads the output may stop reading.
-    let files = circle.write(&folder, args.look.colours.theme())?;
-    say(&bold(&args.run.display().to_string()))?;
-    circle.print()?;
-    say("")?;
-    say_files(&files)
+    let files = view.write(&folder, args.view.colours.theme())?;
+    print_line(&bold(&args.run.display().to_string()))?;
+    view.print()?;
+    print_line("")?;
+    print_files(&files)
 }
 
 /// What share of the clients likeness tells apart from those outside their true cluster, and how much more alike two of one
 /// cluster are than two of two; `None` where nobody was compared, or true clusters are not known.
-pub(crate) fn likeness(folder: &Path, data: Option<&Path>) -> Result<Option<(f64, f64)>, CliError> {
+pub(crate) fn cluster_separation(folder: &Path, data: Option<&Path>) -> Result<Option<(f64, f64)>, CliError> {
     let run = RunFolder::open(folder)?;
     let Some(&last) = run.similarity_rounds()?.last() else { return Ok(None) };
-    let circle = Circle::new(last, run.similarities(last)?, &clusters(folder, data)?, Vec::new());
-    let found = circle.oracle.and_then(|oracle| {
+    let view = SimilarityView::new(last, run.similarities(last)?, &true_clusters(folder, data)?, Vec::new());
+    let found = view.oracle.and_then(|oracle| {
         let share = oracle.told_apart as f64 / oracle.told_apart_of as f64;
         Some((share, oracle.mean_inside? - oracle.mean_between?))
     });
@@ -59,7 +59,7 @@ pub(crate) fn likeness(folder: &Path, data: Option<&Path>) -> Result<Option<(f64
 }
 
 /// After how many rounds the friends are wanted, if there are any.
-fn round(run: &RunFolder, args: &Friends) -> Result<u32, CliError> {
+fn chosen_round(run: &RunFolder, args: &SimilarityArgs) -> Result<u32, CliError> {
     let (rounds, name) = (run.similarity_rounds()?, args.run.display());
     let Some(&last) = rounds.last() else {
         let how = "recipe = \"fl-fdms\", or substitute.kind = \"friend\"";
@@ -87,16 +87,16 @@ fn round(run: &RunFolder, args: &Friends) -> Result<u32, CliError> {
 }
 
 /// The true cluster of each client, from the data that the run's settings name; none where it was not made in clusters.
-fn clusters(run: &Path, place: Option<&Path>) -> Result<Vec<u32>, CliError> {
-    let tree = read_to_look(run, &[], place, None)?;
-    let seed = u64::from(planned(&tree)?.0);
+fn true_clusters(run: &Path, place: Option<&Path>) -> Result<Vec<u32>, CliError> {
+    let tree = read_for_inspection(run, &[], place, None)?;
+    let seed = u64::from(planned_seed_and_rounds(&tree)?.0);
     let task = crate::tasks::build(&tree.table("data", BuildContext { seed, ..BuildContext::default() }))?;
     Ok((0..task.n_clients()).map_while(|idx| task.oracle_cluster(ClientId::new(idx))).collect())
 }
 
 /// Who is how alike, and what an oracle says about it.
 #[derive(Debug, Serialize)]
-struct Circle {
+struct SimilarityView {
     /// How many rounds were done.
     round: u32,
     n_clients: usize,
@@ -144,7 +144,7 @@ struct Oracle {
     told_apart_of: usize,
 }
 
-impl Circle {
+impl SimilarityView {
     fn new(round: u32, mut pairs: Vec<SimilarityPair>, clusters: &[u32], notes: Vec<String>) -> Self {
         let pairs_met = pairs.len();
         // What diverged is as good as never seen.
@@ -165,13 +165,13 @@ impl Circle {
             friends.sort_by(|one, other| {
                 other.similarity.total_cmp(&one.similarity).then(one.client.cmp(&other.client))
             });
-            friends.truncate(BEST);
+            friends.truncate(SHOWN_FRIENDS);
             let oracle_cluster = cluster(client);
             let oracle_same = oracle_cluster.and_then(|own| Some(friends.first()?.oracle_cluster? == own));
             Client { client, oracle_cluster, friends, oracle_same }
         });
         let clients: Vec<_> = clients.collect();
-        Circle { round, n_clients: clients.len(), pairs_met, oracle, clients, notes, pairs }
+        SimilarityView { round, n_clients: clients.len(), pairs_met, oracle, clients, notes, pairs }
     }
 
     fn print(&self) -> Result<(), CliError> {
@@ -179,15 +179,15 @@ impl Circle {
         let possible = n_clients * n_clients.saturating_sub(1) / 2;
         let rounds = count(u64::from(self.round), "round");
         let clients = count(n_clients as u64, "client");
-        say(&format!("after {rounds}: {clients} met somebody, {} of {possible} pairs met", self.pairs_met))?;
+        print_line(&format!("after {rounds}: {clients} met somebody, {} of {possible} pairs met", self.pairs_met))?;
         if let Some(oracle) = self.oracle {
             oracle.print()?;
         }
-        self.notes.iter().try_for_each(|note| say(&format!("note: {note}")))?;
+        self.notes.iter().try_for_each(|note| print_line(&format!("note: {note}")))?;
         if n_clients == 0 {
-            return say("nobody met anybody: no round had two answers");
+            return print_line("nobody met anybody: no round had two answers");
         }
-        say("")?;
+        print_line("")?;
         self.print_table()
     }
 
@@ -196,15 +196,15 @@ impl Circle {
         if self.oracle.is_some() {
             headings.extend(["oracle cluster", "oracle friends'", "oracle same"]);
         }
-        let shown = if self.clients.len() > MANY { FIRST } else { self.clients.len() };
-        let mut table = Columns::new(headings.len(), headings);
+        let shown = if self.clients.len() > MAX_TABLE_CLIENTS { SHOWN_CLIENTS } else { self.clients.len() };
+        let mut table = TextTable::new(headings.len(), headings);
         for client in &self.clients[..shown] {
             table.row(client.cells(self.oracle.is_some()));
         }
         table.print()?;
         match self.clients.len() - shown {
             0 => Ok(()),
-            more => say(&format!("... and {}; --json has them all", count(more as u64, "more client"))),
+            more => print_line(&format!("... and {}; --json has them all", count(more as u64, "more client"))),
         }
     }
 
@@ -215,7 +215,7 @@ impl Circle {
         let cluster = |client: u32| clusters.get(&client).copied().flatten();
         let Some(map) = matrix(self.round, &self.pairs, cluster) else { return Ok(Vec::new()) };
         let name = format!("round-{:06}", self.round);
-        let files = write_picture(folder, &name, &draw(&map, theme)?)?;
+        let files = write_plot(folder, &name, &draw(&map, theme)?)?;
         Ok(files.map(|file| ("picture", file)).to_vec())
     }
 }
@@ -235,7 +235,7 @@ impl Client {
             }
         };
         let mut cells = vec![self.client.to_string()];
-        cells.extend((0..BEST).map(friend));
+        cells.extend((0..SHOWN_FRIENDS).map(friend));
         if with_oracle {
             let cluster =
                 |cluster: Option<u32>| cluster.map_or("-".to_owned(), |cluster| cluster.to_string());
@@ -277,7 +277,7 @@ impl Oracle {
 
     fn print(&self) -> Result<(), CliError> {
         let mean = |mean: Option<f64>| mean.map_or("-".to_owned(), |mean| format!("{mean:.4}"));
-        say(&format!(
+        print_line(&format!(
             "oracle: mean similarity {} inside true clusters, {} between them; for {} of {} the least alike inside is \
              more alike than the most alike outside",
             mean(self.mean_inside),

@@ -11,46 +11,46 @@ use crate::CliError;
 /// `change(FIGURE)@FIRST-LAST`, how far the figure moves from one value to the next, up or down. `FIGURE>=VALUE` is the first round
 /// after which the figure is that high. `regain(FIGURE)@ROUND` is how many rounds after that one it is again as high as it was then.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Also {
+pub(crate) struct ExtraColumn {
     /// As it was written: the column's heading.
-    pub(crate) text: String,
-    figure: String,
-    of: Of,
+    pub(crate) heading: String,
+    metric: String,
+    statistic: Statistic,
     first: u64,
     last: u64,
 }
 
 /// What is taken of the figure's values.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Of {
+enum Statistic {
     Values,
     Changes,
     /// When one first is as high as this.
-    First(f64),
+    FirstReached(f64),
     /// How long after the first of the rounds one is as high as then.
     Regain,
 }
 
-impl Also {
+impl ExtraColumn {
     /// Reads what was written; `None` if it has another form.
-    pub(crate) fn parse(text: &str) -> Option<Also> {
-        if let Some((figure, value)) = text.split_once(">=") {
+    pub(crate) fn parse(text: &str) -> Option<ExtraColumn> {
+        if let Some((metric, value)) = text.split_once(">=") {
             let value = value.parse::<f64>().ok().filter(|value| value.is_finite())?;
-            let figure = Some(figure.to_owned()).filter(|figure| !figure.is_empty())?;
-            return Some(Also {
-                text: text.to_owned(),
-                figure,
-                of: Of::First(value),
+            let metric = Some(metric.to_owned()).filter(|figure| !figure.is_empty())?;
+            return Some(ExtraColumn {
+                heading: text.to_owned(),
+                metric,
+                statistic: Statistic::FirstReached(value),
                 first: 1,
                 last: u64::MAX,
             });
         }
-        let (figure, rounds) = text.split_once('@')?;
-        let inside = |name: &str| figure.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')');
-        let (figure, of) = match (inside("change"), inside("regain")) {
-            (Some(figure), _) => (figure, Of::Changes),
-            (_, Some(figure)) => (figure, Of::Regain),
-            (None, None) => (figure, Of::Values),
+        let (metric, rounds) = text.split_once('@')?;
+        let inside = |name: &str| metric.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')');
+        let (metric, of) = match (inside("change"), inside("regain")) {
+            (Some(figure), _) => (figure, Statistic::Changes),
+            (_, Some(metric)) => (metric, Statistic::Regain),
+            (None, None) => (metric, Statistic::Values),
         };
         let (first, last) = match rounds.split_once('-') {
             Some((first, last)) => (first.parse().ok()?, last.parse().ok()?),
@@ -59,18 +59,18 @@ impl Also {
                 (round, round)
             }
         };
-        let last = if of == Of::Regain && first == last { u64::MAX } else { last };
+        let last = if of == Statistic::Regain && first == last { u64::MAX } else { last };
         let holds =
-            !figure.is_empty() && 1 <= first && first <= last && (of != Of::Regain || last == u64::MAX);
-        holds.then(|| Also { text: text.to_owned(), figure: figure.to_owned(), of, first, last })
+            !metric.is_empty() && 1 <= first && first <= last && (of != Statistic::Regain || last == u64::MAX);
+        holds.then(|| ExtraColumn { heading: text.to_owned(), metric: metric.to_owned(), statistic: of, first, last })
     }
 
     /// What is wrong with its figure, if no run has such a column. What methods note is only known once they did.
-    pub(crate) fn unknown(&self) -> Option<String> {
-        if self.figure.starts_with("note_") || csv_columns().any(|known| known == self.figure) {
+    pub(crate) fn unknown_metric(&self) -> Option<String> {
+        if self.metric.starts_with("note_") || csv_columns().any(|known| known == self.metric) {
             return None;
         }
-        let near = nearest(&self.figure, csv_columns());
+        let near = nearest(&self.metric, csv_columns());
         let hint = near.map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
         let known = csv_columns().collect::<Vec<_>>().join(", ");
         Some(format!(
@@ -80,43 +80,43 @@ impl Also {
 }
 
 /// The mean of each figure, or of its changes, over its rounds, or the round in which it is reached, those left out in which it was not taken.
-pub(crate) fn look_up(also: &[Also], table: &Path) -> Result<Vec<Option<f64>>, CliError> {
-    if also.is_empty() {
+pub(crate) fn read_extra_columns(columns_asked: &[ExtraColumn], table: &Path) -> Result<Vec<Option<f64>>, CliError> {
+    if columns_asked.is_empty() {
         return Ok(Vec::new());
     }
     let failed = |error: csv::Error| CliError::file("reading", table, std::io::Error::other(error));
     let mut reader = csv::Reader::from_path(table).map_err(failed)?;
     let headings = reader.headers().map_err(failed)?.clone();
-    let columns: Vec<_> = also
+    let columns: Vec<_> = columns_asked
         .iter()
-        .map(|one| {
-            headings.iter().position(|heading| heading == one.figure).ok_or_else(|| {
+        .map(|extra| {
+            headings.iter().position(|heading| heading == extra.metric).ok_or_else(|| {
                 let known = headings.iter().collect::<Vec<_>>().join(", ");
                 CliError::Usage(format!(
                     "grid.also: \"{}\": {} has no such column; known: {known}",
-                    one.text,
+                    extra.heading,
                     table.display()
                 ))
             })
         })
         .collect::<Result<_, _>>()?;
-    let mut means = vec![Mean::default(); also.len()];
+    let mut means = vec![Accumulator::default(); columns_asked.len()];
     for (round, record) in (1..).zip(reader.records()) {
         let record = record.map_err(failed)?;
-        for ((one, &column), mean) in also.iter().zip(&columns).zip(&mut means) {
+        for ((extra, &column), mean) in columns_asked.iter().zip(&columns).zip(&mut means) {
             if let Some(value) = record.get(column).and_then(|cell| cell.parse::<f64>().ok())
-                && (one.first..=one.last).contains(&round)
+                && (extra.first..=extra.last).contains(&round)
             {
-                mean.add(one, round, value);
+                mean.add(extra, round, value);
             }
         }
     }
-    Ok(means.into_iter().map(Mean::take).collect())
+    Ok(means.into_iter().map(Accumulator::finish).collect())
 }
 
 /// A mean in the making.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mean {
+struct Accumulator {
     sum: f64,
     n_values: u32,
     before: Option<f64>,
@@ -124,17 +124,17 @@ struct Mean {
     start: Option<(u64, f64)>,
 }
 
-impl Mean {
-    fn add(&mut self, one: &Also, round: u64, value: f64) {
-        let (of, first) = (one.of, one.first);
+impl Accumulator {
+    fn add(&mut self, extra: &ExtraColumn, round: u64, value: f64) {
+        let (of, first) = (extra.statistic, extra.first);
         let before = self.before.replace(value);
         let start = *self.start.get_or_insert((round, value));
         let taken = match of {
-            Of::Values => Some(value),
-            Of::Changes => before.map(|before| (value - before).abs()),
-            Of::First(least) => (self.n_values == 0 && value >= least).then_some(round as f64),
+            Statistic::Values => Some(value),
+            Statistic::Changes => before.map(|before| (value - before).abs()),
+            Statistic::FirstReached(least) => (self.n_values == 0 && value >= least).then_some(round as f64),
             // Where it was not taken in the round itself, it cannot be said when it is back.
-            Of::Regain => {
+            Statistic::Regain => {
                 let regained = self.n_values == 0 && start.0 == first && round > first && value >= start.1;
                 regained.then(|| (round - first) as f64)
             }
@@ -145,7 +145,7 @@ impl Mean {
         }
     }
 
-    fn take(self) -> Option<f64> {
+    fn finish(self) -> Option<f64> {
         (self.n_values > 0).then(|| self.sum / f64::from(self.n_values))
     }
 }
@@ -155,8 +155,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_column_is_a_figure_and_its_rounds() {
-        let parsed = |text| Also::parse(text).map(|one| (one.figure, one.first, one.last));
+    fn a_column_is_a_metric_and_its_rounds() {
+        let parsed = |text| ExtraColumn::parse(text).map(|one| (one.metric, one.first, one.last));
         assert_eq!(parsed("accuracy@20"), Some(("accuracy".to_owned(), 20, 20)));
         assert_eq!(parsed("loss@97-100"), Some(("loss".to_owned(), 97, 100)));
         for wrong in [
@@ -176,30 +176,30 @@ mod tests {
     }
 
     #[test]
-    fn means_are_over_the_rounds_in_which_the_figure_was_taken() {
+    fn means_are_over_the_rounds_in_which_the_metric_was_recorded() {
         let folder = tempfile::tempdir().unwrap();
         let table = folder.path().join("rounds.csv");
         std::fs::write(&table, "round,accuracy\n0,0.1\n1,\n2,0.3\n3,0.7\n").unwrap();
         let also: Vec<_> = ["accuracy@1", "accuracy@2", "accuracy@2-4", "accuracy@9"]
-            .map(|text| Also::parse(text).unwrap())
+            .map(|text| ExtraColumn::parse(text).unwrap())
             .to_vec();
-        assert_eq!(look_up(&also, &table).unwrap(), [Some(0.1), None, Some(0.5), None]);
+        assert_eq!(read_extra_columns(&also, &table).unwrap(), [Some(0.1), None, Some(0.5), None]);
         std::fs::write(&table, "round,accuracy\n0,0.5\n1,0.25\n2,\n3,0.75\n4,0.0\n").unwrap();
         let also: Vec<_> = ["change(accuracy)@1-4", "change(accuracy)@1", "change(accuracy)@2-3"]
-            .map(|text| Also::parse(text).unwrap())
+            .map(|text| ExtraColumn::parse(text).unwrap())
             .to_vec();
-        assert_eq!(look_up(&also, &table).unwrap(), [Some(0.375), None, None]);
+        assert_eq!(read_extra_columns(&also, &table).unwrap(), [Some(0.375), None, None]);
         let also: Vec<_> = ["accuracy>=0.5", "accuracy>=0.6", "accuracy>=0.9"]
-            .map(|text| Also::parse(text).unwrap())
+            .map(|text| ExtraColumn::parse(text).unwrap())
             .to_vec();
-        assert_eq!(look_up(&also, &table).unwrap(), [Some(1.0), Some(4.0), None]);
+        assert_eq!(read_extra_columns(&also, &table).unwrap(), [Some(1.0), Some(4.0), None]);
         let also: Vec<_> =
             ["regain(accuracy)@1", "regain(accuracy)@2", "regain(accuracy)@3", "regain(accuracy)@4"]
-                .map(|text| Also::parse(text).unwrap())
+                .map(|text| ExtraColumn::parse(text).unwrap())
                 .to_vec();
-        assert_eq!(look_up(&also, &table).unwrap(), [Some(3.0), Some(2.0), None, None]);
+        assert_eq!(read_extra_columns(&also, &table).unwrap(), [Some(3.0), Some(2.0), None, None]);
         std::fs::write(&table, "round,accuracy\n").unwrap();
-        let error = look_up(&[Also::parse("accurcy@1").unwrap()], &table).unwrap_err().to_string();
+        let error = read_extra_columns(&[ExtraColumn::parse("accurcy@1").unwrap()], &table).unwrap_err().to_string();
         assert!(error.contains("\"accurcy@1\"") && error.contains("known: round, accuracy"), "{error}");
     }
 }

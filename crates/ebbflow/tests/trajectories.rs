@@ -67,11 +67,11 @@ fn memory() {
 /// As the authors' program goes on when its table is full: no step in that round, and their rate begins after
 /// it.
 #[test]
-fn the_rate_of_a_memory_that_waits_waits_too() {
+fn the_learning_rate_of_a_memory_that_waits_waits_too() {
     let rows = rows("mifa-wait", &[10.0, 10.0, 10.0, 8.67, 8.082283333, 7.702820475]);
     let rates: Vec<_> = rows.iter().filter_map(|row| row["rate"].as_f64()).collect();
-    for (rate, t) in rates.iter().zip([1.0, 1.0, 1.0, 1.0, 2.0, 3.0]) {
-        assert!((rate - 0.1 / t).abs() < 1e-8, "{rates:?}");
+    for (learning_rate, t) in rates.iter().zip([1.0, 1.0, 1.0, 1.0, 2.0, 3.0]) {
+        assert!((learning_rate - 0.1 / t).abs() < 1e-8, "{rates:?}");
     }
     assert_eq!(rates.len(), 6);
 }
@@ -85,14 +85,14 @@ fn reweighting_and_amplification() {
 /// One client that answers in rounds 0, 3, 5, 6 and 11: its updates, .19 of the way, count 1, 1, 2, 2 and 1.75 times; or, with intervals cut off
 /// at two rounds, 1, 3/2, 4/3, 3/2 and 11/7 times.
 #[test]
-fn intervals_since_the_last_answer() {
+fn intervals_since_the_last_response() {
     let path = |weights: [f64; 5]| {
         let mut weights = weights.into_iter();
         let mut model = 10.0;
-        let answers = [0, 3, 5, 6, 11];
+        let response_rounds = [0, 3, 5, 6, 11];
         (0..12)
             .map(|round| {
-                model *= if answers.contains(&round) { 1.0 - 0.19 * weights.next().unwrap() } else { 1.0 };
+                model *= if response_rounds.contains(&round) { 1.0 - 0.19 * weights.next().unwrap() } else { 1.0 };
                 model
             })
             .collect::<Vec<_>>()
@@ -118,7 +118,7 @@ fn gradients_followed() {
 }
 
 #[test]
-fn half_done_work() {
+fn partial_work() {
     check("scheme-a", &[1.392334]);
     check("scheme-b", &[0.804567]);
     check("scheme-c", &[0.876834]);
@@ -132,12 +132,12 @@ fn work_that_just_fits_the_deadline_is_whole() {
 }
 
 #[test]
-fn an_older_answer_enters_the_buffer_first() {
+fn an_older_update_enters_the_buffer_first() {
     check("fedbuff", &[10.0, 10.0, 8.55]);
 }
 
 #[test]
-fn of_equally_alike_friends_the_lower_id_stands_in() {
+fn of_equally_similar_friends_the_lower_id_stands_in() {
     let rows = rows("fl-fdms", &[0.3, 0.436666667]);
     assert_eq!(rows[1]["stand_in_by"], json!([0]));
 }
@@ -168,13 +168,13 @@ fn scaffolds_variates_end_where_they_should() {
     let last: Vec<_> = seen.iter().filter(|one| one.round == 4).collect();
     let close = |value: f32, expected: f64| (f64::from(value) - expected).abs() < 1e-6;
     for (one, expected) in last.iter().zip([7.291123333, 4.354673333, 0.547461039]) {
-        assert!(close(one.everybodys, 4.064419235) && close(one.own, expected), "{one:?}, not {expected}");
+        assert!(close(one.server_variate, 4.064419235) && close(one.own, expected), "{one:?}, not {expected}");
     }
     assert_eq!(last.len(), 3);
 }
 
 /// Answers in part and in full, refused ones, and a round with none.
-const PATCHY: &str = r#"[
+const MIXED_RESPONSES: &str = r#"[
     [0, 1, 2], [1], [{ client = 0, steps = 1 }, 2], [0, 1, 2], [],
     [{ client = 0, sends = "nan" }, 1], [0, { client = 2, sends = "short" }],
     [0, { client = 1, steps = 2 }, 2], [{ client = 1, sends = "infinity" }],
@@ -183,20 +183,20 @@ const PATCHY: &str = r#"[
 /// Whoever answers, in part or in full, and whoever's answer is refused: what FOCUS moves by is the sum of what the clients remember.
 #[test]
 fn focus_moves_by_the_sum_of_what_clients_remember() {
-    let rate = 0.02;
+    let learning_rate = 0.02;
     let text = format!(
-        "{}[server]\nkind = \"focus\"\n[local]\nkind = \"watched-focus\"\nrate = {rate}\nsteps = 2\n",
-        scripted(90, PATCHY, "repeat")
+        "{}[server]\nkind = \"focus\"\n[local]\nkind = \"watched-focus\"\nrate = {learning_rate}\nsteps = 2\n",
+        scripted(90, MIXED_RESPONSES, "repeat")
     );
     let (seen, models) = watched(&text, 90, WATCHED_FOCUS);
     // In the round before each of these somebody was heard, so that the model moved.
     for round in (0..90_u32).filter(|round| *round > 0 && [3, 7].contains(&(round % 9))) {
-        let asked: Vec<_> = seen.iter().filter(|one| one.round == round).collect();
-        assert_eq!(asked.len(), 3, "round {round}");
-        let sum: f64 = asked.iter().map(|one| f64::from(one.own)).sum();
+        let trained: Vec<_> = seen.iter().filter(|one| one.round == round).collect();
+        assert_eq!(trained.len(), 3, "round {round}");
+        let sum: f64 = trained.iter().map(|one| f64::from(one.own)).sum();
         let [from, to] = [round - 2, round - 1].map(|round| models[round as usize]);
-        let moved = (from - to) / rate;
-        assert!((moved - sum).abs() < 1e-3, "round {round}: {moved}, not {sum}; {asked:?}");
+        let moved = (from - to) / learning_rate;
+        assert!((moved - sum).abs() < 1e-3, "round {round}: {moved}, not {sum}; {trained:?}");
     }
 }
 
@@ -205,14 +205,14 @@ fn focus_moves_by_the_sum_of_what_clients_remember() {
 #[test]
 fn scaffolds_variate_is_the_mean_of_the_clients() {
     for option in ["I", "II"] {
-        let seen = variates(option, 90, PATCHY, "repeat");
+        let seen = variates(option, 90, MIXED_RESPONSES, "repeat");
         let whole = (0..90).filter(|round| [0, 3, 7].contains(&(round % 9)));
         for round in whole {
-            let asked: Vec<_> = seen.iter().filter(|one| one.round == round).collect();
-            let mean = asked.iter().map(|one| f64::from(one.own)).sum::<f64>() / 3.0;
-            assert_eq!(asked.len(), 3, "round {round}");
-            let apart = (f64::from(asked[0].everybodys) - mean).abs();
-            assert!(apart < 1e-6, "option {option}, round {round}: {apart} apart; {asked:?}");
+            let trained: Vec<_> = seen.iter().filter(|one| one.round == round).collect();
+            let mean = trained.iter().map(|one| f64::from(one.own)).sum::<f64>() / 3.0;
+            assert_eq!(trained.len(), 3, "round {round}");
+            let apart = (f64::from(trained[0].server_variate) - mean).abs();
+            assert!(apart < 1e-6, "option {option}, round {round}: {apart} apart; {trained:?}");
         }
     }
 }
@@ -221,7 +221,7 @@ fn scaffolds_variate_is_the_mean_of_the_clients() {
 #[derive(Clone, Copy, Debug)]
 struct Variates {
     round: RoundNo,
-    everybodys: f32,
+    server_variate: f32,
     own: f32,
 }
 
@@ -293,7 +293,7 @@ impl LocalRule for Watched {
 
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
         let of = |parcel: &Parcel| parcel.side_vectors.get(self.side).map_or(0.0, |control| control[0]);
-        let variates = Variates { round: job.round, everybodys: of(&job.global), own: of(memory) };
+        let variates = Variates { round: job.round, server_variate: of(&job.global), own: of(memory) };
         SEEN.with_borrow_mut(|seen| seen.push(variates));
         self.rule.run(job, memory, run)
     }
@@ -301,7 +301,7 @@ impl LocalRule for Watched {
 
 /// Who answered: 0, 1 and 2; then 0; then 0 and 1; then 2. Each should count for a third in each of the four rounds.
 #[test]
-fn how_much_the_work_of_each_counted() {
+fn realised_aggregation_weights() {
     let counted = |name: &str| {
         let folder = tempfile::tempdir().unwrap();
         let file = shipped(&format!("experiments/by-hand/{name}.toml"));

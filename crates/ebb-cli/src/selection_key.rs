@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use crate::CliError;
 
 /// The file of the key, readable by its owner only.
-const FILE: &str = "selection.key";
+const KEY_FILE: &str = "selection.key";
 
 /// How many bytes it has, and how many follow that check them.
-const KEY: usize = 32;
-const CHECK: usize = 8;
+const KEY_BYTES: usize = 32;
+const CHECKSUM_BYTES: usize = 8;
 
 /// What the key is asked for.
 const PURPOSE: &str = "selection";
@@ -26,7 +26,7 @@ const PURPOSE: &str = "selection";
 /// What cohorts, and all else that is drawn between rounds, are drawn by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum DrawsBy {
+pub enum SelectionSource {
     /// The seed of the run.
     Seed,
     /// A key in the run's folder.
@@ -35,15 +35,15 @@ pub enum DrawsBy {
 
 /// The key of a run's draws.
 #[derive(Clone)]
-pub(crate) struct DrawKey(Vec<u8>);
+pub(crate) struct SelectionKey(Vec<u8>);
 
-impl DrawKey {
+impl SelectionKey {
     /// The key in a folder, if there is one.
-    pub(crate) fn read(folder: &Path) -> Result<Option<DrawKey>, CliError> {
-        let file = folder.join(FILE);
+    pub(crate) fn read(folder: &Path) -> Result<Option<SelectionKey>, CliError> {
+        let file = folder.join(KEY_FILE);
         match fs::read(&file) {
-            Ok(bytes) => match bytes.split_at_checked(KEY) {
-                Some((key, check)) if check == check_of(key) => Ok(Some(DrawKey(key.to_owned()))),
+            Ok(bytes) => match bytes.split_at_checked(KEY_BYTES) {
+                Some((key, check)) if check == checksum(key) => Ok(Some(SelectionKey(key.to_owned()))),
                 _ => Err(CliError::Usage(format!(
                     "{}: damaged, so cohorts would be drawn otherwise; put back the file that was there, from a copy of the folder",
                     file.display()
@@ -55,26 +55,26 @@ impl DrawKey {
     }
 
     /// The key in a folder, which gets one if `is_new`.
-    pub(crate) fn open(folder: &Path, is_new: bool) -> Result<DrawKey, CliError> {
-        if let Some(key) = DrawKey::read(folder)? {
+    pub(crate) fn open(folder: &Path, is_new: bool) -> Result<SelectionKey, CliError> {
+        if let Some(key) = SelectionKey::read(folder)? {
             return Ok(key);
         }
-        let file = folder.join(FILE);
+        let file = folder.join(KEY_FILE);
         if !is_new {
             return Err(CliError::Usage(format!(
                 "{}: missing, and cohorts are drawn by it (run.draws_by); put it back from a copy of the folder",
                 file.display()
             )));
         }
-        let key = DrawKey(unguessable::<KEY>().to_vec());
+        let key = SelectionKey(unguessable::<KEY_BYTES>().to_vec());
         key.copy_to(folder)?;
         Ok(key)
     }
 
     /// Puts a copy into another run's folder, which draws the same.
     pub(crate) fn copy_to(&self, folder: &Path) -> Result<(), CliError> {
-        let file = folder.join(FILE);
-        let bytes = [self.0.as_slice(), &check_of(&self.0)].concat();
+        let file = folder.join(KEY_FILE);
+        let bytes = [self.0.as_slice(), &checksum(&self.0)].concat();
         keep_private(&file, &bytes).map_err(|error| CliError::file("writing", &file, error))
     }
 
@@ -85,7 +85,7 @@ impl DrawKey {
 }
 
 /// What shows that no bit of a key has changed.
-fn check_of(key: &[u8]) -> [u8; CHECK] {
+fn checksum(key: &[u8]) -> [u8; CHECKSUM_BYTES] {
     *Digest::of(key).bytes().first_chunk().expect("a digest is longer")
 }
 
@@ -96,22 +96,22 @@ mod tests {
     #[test]
     fn a_key_is_made_for_a_new_run_only() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(DrawKey::read(folder.path()).unwrap().is_none());
-        let missing = DrawKey::open(folder.path(), false).err().unwrap().to_string();
+        assert!(SelectionKey::read(folder.path()).unwrap().is_none());
+        let missing = SelectionKey::open(folder.path(), false).err().unwrap().to_string();
         assert!(missing.contains("selection.key: missing"), "{missing}");
-        let key = DrawKey::open(folder.path(), true).unwrap();
-        assert_eq!(DrawKey::open(folder.path(), false).unwrap().seed(), key.seed());
+        let key = SelectionKey::open(folder.path(), true).unwrap();
+        assert_eq!(SelectionKey::open(folder.path(), false).unwrap().seed(), key.seed());
         let other = tempfile::tempdir().unwrap();
-        assert_ne!(DrawKey::open(other.path(), true).unwrap().seed(), key.seed());
+        assert_ne!(SelectionKey::open(other.path(), true).unwrap().seed(), key.seed());
         key.copy_to(other.path()).unwrap();
-        assert_eq!(DrawKey::open(other.path(), false).unwrap().seed(), key.seed());
-        let file = other.path().join(FILE);
+        assert_eq!(SelectionKey::open(other.path(), false).unwrap().seed(), key.seed());
+        let file = other.path().join(KEY_FILE);
         let whole = fs::read(&file).unwrap();
         for at in 0..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 1;
             fs::write(&file, damaged).unwrap();
-            let error = DrawKey::read(other.path()).err().unwrap().to_string();
+            let error = SelectionKey::read(other.path()).err().unwrap().to_string();
             assert!(error.contains("selection.key: damaged"), "byte {at}: {error}");
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::house::{House, Plan, SYNTHETIC, clients};
+use crate::attacked_server::{AttackedServer, Plan, SYNTHETIC, clients};
 use crate::member::{Member, packed};
 
 const ROUNDS: u32 = 60;
@@ -15,14 +15,14 @@ const MOST_SAMPLES: [u64; 3] = [u32::MAX as u64, 10_000, 100];
 /// The run to its end beside four honest clients: its rows, and how accurate its model is at the end.
 fn run(liar: bool) -> (Vec<Value>, f64) {
     let serve = if liar { "least_up = 5\ndeadline_s = 3.0" } else { "least_up = 4\ndeadline_s = 3.0" };
-    let mut house = House::start(&Plan { rounds: ROUNDS, run: SYNTHETIC, serve, ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { rounds: ROUNDS, run: SYNTHETIC, serve, ..Plan::default() });
     house.join(4);
     if liar {
-        house.until_connected(4);
-        lie(&house);
+        house.wait_until_connected(4);
+        send_twice(&house);
     }
-    let status = house.ends();
-    assert!(status.success(), "{status}: {:#?}", house.said());
+    let status = house.wait_for_end();
+    assert!(status.success(), "{status}: {:#?}", house.log_lines());
     let rows = house.rows();
     let accuracy =
         rows.iter().rev().find_map(|row| row["accuracy"].as_f64()).expect("the last round is judged");
@@ -30,7 +30,7 @@ fn run(liar: bool) -> (Vec<Value>, f64) {
 }
 
 /// Answers twice, with as many samples as it is believed.
-fn lie(house: &House) {
+fn send_twice(house: &AttackedServer) {
     let (address, token) = (house.address, house.token().to_owned());
     std::thread::spawn(move || {
         let mut lies = 0;
@@ -40,9 +40,9 @@ fn lie(house: &House) {
             while let Ok(job) = member.job() {
                 if lies < 2 {
                     lies += 1;
-                    let _ = member.answer(&job, &packed(&[3e38; N_PARAMS], &[]), samples);
+                    let _ = member.send_update(&job, &packed(&[3e38; N_PARAMS], &[]), samples);
                 } else {
-                    let _ = member.failed(job.round, "no time");
+                    let _ = member.send_failure(job.round, "no time");
                 }
             }
         }
@@ -50,7 +50,7 @@ fn lie(house: &House) {
 }
 
 #[test]
-fn two_answers_of_one_client_neither_end_a_run_nor_spoil_it() {
+fn two_updates_of_one_client_neither_end_a_run_nor_spoil_it() {
     let (_, without) = run(false);
     let (rows, with) = run(true);
     assert_eq!(rows.len(), ROUNDS as usize);

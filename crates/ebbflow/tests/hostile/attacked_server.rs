@@ -11,16 +11,16 @@ use serde_json::Value;
 
 use crate::member::Member;
 use crate::peer::PATIENCE;
-use crate::served::{Ends, PROGRAM, text, token};
+use crate::served::{KillOnDrop, PROGRAM, text, token};
 
 /// How often a condition is looked at.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How much memory a server may take because of an attack, in bytes.
 pub(crate) const MOST_GROWTH: u64 = 16 << 20;
 
 /// A run that goes on for as long as the test does.
-pub(crate) const FOR_EVER: u32 = 10_000_000;
+pub(crate) const ENDLESS: u32 = 10_000_000;
 
 /// What is served.
 pub(crate) struct Plan {
@@ -43,24 +43,24 @@ pub(crate) const SYNTHETIC: &str = "recipe = \"dropout\"\n[data]\nkind = \"synth
 
 impl Default for Plan {
     fn default() -> Plan {
-        Plan { rounds: FOR_EVER, run: SYNTHETIC, serve: "", files: None, token: None, json: false }
+        Plan { rounds: ENDLESS, run: SYNTHETIC, serve: "", files: None, token: None, json: false }
     }
 }
 
 /// A server as a process, and its folder.
-pub(crate) struct House {
+pub(crate) struct AttackedServer {
     // Ended before the folder goes.
-    server: Ends,
-    clients: Vec<Ends>,
+    server: KillOnDrop,
+    clients: Vec<KillOnDrop>,
     pub(crate) address: SocketAddr,
     metrics: SocketAddr,
     token: String,
-    said: Arc<Mutex<Vec<String>>>,
+    log_lines: Arc<Mutex<Vec<String>>>,
     folder: tempfile::TempDir,
 }
 
-impl House {
-    pub(crate) fn start(plan: &Plan) -> House {
+impl AttackedServer {
+    pub(crate) fn start(plan: &Plan) -> AttackedServer {
         let folder = tempfile::tempdir().unwrap();
         let (file, out) = (folder.path().join("fleet.toml"), folder.path().join("served"));
         // Whoever takes this port in between is another test's server, of which there are few.
@@ -87,37 +87,37 @@ impl House {
         if plan.json {
             command.arg("--log-json");
         }
-        let mut server = Ends(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
+        let mut server = KillOnDrop(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
         let mut lines = BufReader::new(server.0.stderr.take().unwrap()).lines().map_while(Result::ok);
         let url = lines.by_ref().find_map(|line| {
             let from = line.find("http://")?;
             Some(line[from + "http://".len()..].split([',', ' ', ';']).next().unwrap().to_owned())
         });
         let address = url.expect("the server says where it is").parse().unwrap();
-        let said = Arc::new(Mutex::new(Vec::new()));
-        let to = Arc::clone(&said);
+        let log_lines = Arc::new(Mutex::new(Vec::new()));
+        let to = Arc::clone(&log_lines);
         std::thread::spawn(move || lines.for_each(|line| to.lock().unwrap().push(line)));
         let token = token(&out, &["--uses", "100"]);
-        House { server, clients: Vec::new(), address, metrics, token, said, folder }
+        AttackedServer { server, clients: Vec::new(), address, metrics, token, log_lines, folder }
     }
 
     /// Lets so many honest clients join, each a process.
     pub(crate) fn join(&mut self, count: usize) {
         for _ in 0..count {
-            let home = self.folder.path().join(format!("client-{}", self.clients.len()));
+            let state_dir = self.folder.path().join(format!("client-{}", self.clients.len()));
             let client = Command::new(PROGRAM)
                 .args([
                     "join",
                     &format!("http://{}", self.address),
                     "--home",
-                    text(&home),
+                    text(&state_dir),
                     "--token",
                     &self.token,
                 ])
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())
                 .spawn();
-            self.clients.push(Ends(client.unwrap()));
+            self.clients.push(KillOnDrop(client.unwrap()));
         }
     }
 
@@ -132,7 +132,7 @@ impl House {
 
     /// Waits until something is so.
     #[track_caller]
-    pub(crate) fn until(&mut self, what: &str, mut reached: impl FnMut(&House) -> bool) {
+    pub(crate) fn wait_until(&mut self, what: &str, mut reached: impl FnMut(&AttackedServer) -> bool) {
         let began = Instant::now();
         while !reached(self) {
             if let Some(status) = self.server.0.try_wait().unwrap() {
@@ -140,28 +140,28 @@ impl House {
                 return;
             }
             assert!(began.elapsed() < PATIENCE, "never: {what}; the server said\n{}", self.tail());
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// Waits until so many more rounds are recorded than there are.
     #[track_caller]
-    pub(crate) fn play(&mut self, count: usize) -> Vec<Value> {
+    pub(crate) fn wait_for_rounds(&mut self, count: usize) -> Vec<Value> {
         let before = self.rows().len();
-        self.until("rounds go on", |house| house.rows().len() >= before + count);
+        self.wait_until("rounds go on", |house| house.rows().len() >= before + count);
         self.rows().split_off(before)
     }
 
     /// Waits until the run ends by itself.
     #[track_caller]
-    pub(crate) fn ends(&mut self) -> ExitStatus {
+    pub(crate) fn wait_for_end(&mut self) -> ExitStatus {
         let began = Instant::now();
         loop {
             if let Some(status) = self.server.0.try_wait().unwrap() {
                 return status;
             }
             assert!(began.elapsed() < PATIENCE, "it does not end; the server said\n{}", self.tail());
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -180,30 +180,30 @@ impl House {
     }
 
     /// What the server has said on its standard error.
-    pub(crate) fn said(&self) -> Vec<String> {
-        self.said.lock().unwrap().clone()
+    pub(crate) fn log_lines(&self) -> Vec<String> {
+        self.log_lines.lock().unwrap().clone()
     }
 
     fn tail(&self) -> String {
-        let said = self.said();
-        said[said.len().saturating_sub(20)..].join("\n")
+        let log_lines = self.log_lines();
+        log_lines[log_lines.len().saturating_sub(20)..].join("\n")
     }
 
     /// The memory that the server has, in bytes.
-    fn resident(&self, figure: &str) -> u64 {
+    fn memory_bytes(&self, memory_field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.0.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'));
+        let line = status.lines().find_map(|line| line.strip_prefix(memory_field)?.strip_prefix(':'));
         let kilobytes: u64 = line.unwrap().trim().split(' ').next().unwrap().parse().unwrap();
         kilobytes * 1024
     }
 
     /// The most memory that the server takes during an attack, beyond what it had before.
-    pub(crate) fn growth(&mut self, attack: impl FnOnce(&mut House)) -> u64 {
+    pub(crate) fn growth(&mut self, attack: impl FnOnce(&mut AttackedServer)) -> u64 {
         // So that the highest mark is that of the attack; where the system does not allow it, it is no lower.
         let _ = std::fs::write(format!("/proc/{}/clear_refs", self.server.0.id()), "5");
-        let before = self.resident("VmRSS");
+        let before = self.memory_bytes("VmRSS");
         attack(self);
-        self.resident("VmHWM").saturating_sub(before)
+        self.memory_bytes("VmHWM").saturating_sub(before)
     }
 
     /// Asks at the address of the metrics; nothing if there is no answer.
@@ -216,9 +216,9 @@ impl House {
         let mut stream = TcpStream::connect(self.metrics).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(format!("GET /metrics HTTP/1.1\r\nhost: x\r\n{headers}\r\n").as_bytes()).ok()?;
-        let mut said = String::new();
-        stream.read_to_string(&mut said).ok()?;
-        said.starts_with("HTTP/1.1 200").then_some(said)
+        let mut response = String::new();
+        stream.read_to_string(&mut response).ok()?;
+        response.starts_with("HTTP/1.1 200").then_some(response)
     }
 
     /// A connection to the address of the metrics on which nothing is asked.
@@ -240,8 +240,8 @@ impl House {
 
     /// Waits until so many clients are connected.
     #[track_caller]
-    pub(crate) fn until_connected(&mut self, count: u64) {
-        self.until("clients are connected", |house| house.metric("ebbflow_clients_connected") == count);
+    pub(crate) fn wait_until_connected(&mut self, count: u64) {
+        self.wait_until("clients are connected", |house| house.metric("ebbflow_clients_connected") == count);
     }
 }
 
@@ -257,10 +257,10 @@ pub(crate) fn clients(row: &Value, key: &str) -> Vec<u64> {
 }
 
 /// In how many of these rounds a client that was asked did not answer in time.
-pub(crate) fn lost(rows: &[Value], honest: &[u64]) -> usize {
+pub(crate) fn n_lost(rows: &[Value], honest: &[u64]) -> usize {
     let silent = |row: &Value| {
-        let (asked, whole) = (clients(row, "asked"), clients(row, "whole"));
-        honest.iter().filter(|client| asked.contains(client) && !whole.contains(client)).count()
+        let (selected, whole) = (clients(row, "asked"), clients(row, "whole"));
+        honest.iter().filter(|client| selected.contains(client) && !whole.contains(client)).count()
     };
     rows.iter().map(silent).sum()
 }

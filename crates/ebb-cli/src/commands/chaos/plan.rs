@@ -10,13 +10,13 @@ use ebb_round::{ClientId, Stream};
 use ebb_settings::{BuildContext, NonNegative, Positive, Probability, Tree};
 use serde::{Deserialize, Serialize};
 
-use super::proxy::Slowness;
+use super::proxy::LinkLimits;
 use crate::CliError;
 
 /// The `[swarm]` table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SwarmTable {
+pub(super) struct ChaosTable {
     /// How many clients there are.
     pub(super) clients: NonZeroU32,
     #[serde(default = "one")]
@@ -35,7 +35,7 @@ pub(super) struct SwarmTable {
     cut_silently: Probability,
     /// Clients with chances of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    class: Vec<Class>,
+    class: Vec<FaultClass>,
     /// How long after a round began that befalls them, from and to.
     #[serde(default = "at_once")]
     strike_s: [NonNegative; 2],
@@ -60,7 +60,7 @@ pub(super) struct SwarmTable {
 /// Some clients, and the chances of each of them; those that are left out are 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Class {
+struct FaultClass {
     clients: Vec<u32>,
     #[serde(default = "never")]
     kill: Probability,
@@ -91,20 +91,20 @@ fn a_moment() -> [NonNegative; 2] {
 
 /// What befalls a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Blow {
+pub(super) enum Fault {
     Kill,
     Pause,
     Cut,
     Silence,
 }
 
-impl SwarmTable {
-    pub(super) fn read(tree: &Tree) -> Result<SwarmTable, CliError> {
+impl ChaosTable {
+    pub(super) fn read(tree: &Tree) -> Result<ChaosTable, CliError> {
         let settings = tree.table("swarm", BuildContext::default());
-        let table: SwarmTable = settings.parse()?;
-        let mut chances = vec![("kill".to_owned(), [table.kill, table.pause, table.cut])];
+        let table: ChaosTable = settings.parse()?;
+        let mut probabilities = vec![("kill".to_owned(), [table.kill, table.pause, table.cut])];
         for (at, class) in table.class.iter().enumerate() {
-            chances.push((format!("class[{at}].kill"), [class.kill, class.pause, class.cut]));
+            probabilities.push((format!("class[{at}].kill"), [class.kill, class.pause, class.cut]));
             let wrong =
                 |message: String| Err(settings.error(&format!("class[{at}].clients"), message).into());
             if let Some(client) = class.clients.iter().find(|&&client| client >= table.clients.get()) {
@@ -117,8 +117,8 @@ impl SwarmTable {
                 return wrong(format!("client {client} is named twice; name it once"));
             }
         }
-        for (key, chances) in chances {
-            if chances.iter().map(|chance| chance.get()).sum::<f64>() > 1.0 {
+        for (key, probabilities) in probabilities {
+            if probabilities.iter().map(|probability| probability.get()).sum::<f64>() > 1.0 {
                 return Err(settings
                     .error(&key, "kill, pause and cut together are more than 1; give less")
                     .into());
@@ -134,23 +134,23 @@ impl SwarmTable {
     }
 
     /// What befalls a client in a round, how long after its beginning, and for how long it is away.
-    pub(super) fn blow(&self, round: u32, client: u32) -> Option<(Blow, f64, f64)> {
+    pub(super) fn fault(&self, round: u32, client: u32) -> Option<(Fault, f64, f64)> {
         let mut stream =
             Stream::of_client_round(u64::from(self.seed), "swarm", round, ClientId::new(client as usize));
         let at = stream.uniform();
         let class = self.class.iter().find(|class| class.clients.contains(&client));
         let [kill, pause, cut] =
             class.map_or([self.kill, self.pause, self.cut], |class| [class.kill, class.pause, class.cut]);
-        let chances = [(kill, Blow::Kill), (pause, Blow::Pause), (cut, Blow::Cut)];
+        let probabilities = [(kill, Fault::Kill), (pause, Fault::Pause), (cut, Fault::Cut)];
         let mut sum = 0.0;
-        let blow = chances.into_iter().find_map(|(chance, blow)| {
-            sum += chance.get();
+        let fault = probabilities.into_iter().find_map(|(probability, blow)| {
+            sum += probability.get();
             (at < sum).then_some(blow)
         })?;
-        let away_s = between(self.away_s, stream.uniform());
-        let strike_s = between(self.strike_s, stream.uniform());
-        let silent = blow == Blow::Cut && stream.uniform() < self.cut_silently.get();
-        Some((if silent { Blow::Silence } else { blow }, strike_s, away_s))
+        let away_s = interpolate(self.away_s, stream.uniform());
+        let strike_s = interpolate(self.strike_s, stream.uniform());
+        let silent = fault == Fault::Cut && stream.uniform() < self.cut_silently.get();
+        Some((if silent { Fault::Silence } else { fault }, strike_s, away_s))
     }
 
     /// After which rounds the server is killed.
@@ -162,12 +162,12 @@ impl SwarmTable {
     }
 
     /// At which part of the next round that is.
-    pub(super) fn when(&self, round: u32) -> f64 {
+    pub(super) fn kill_moment(&self, round: u32) -> f64 {
         Stream::of_round(u64::from(self.seed), "swarm when", round).uniform()
     }
 
     /// The same of a kill that came while the server was down, for the life that begins then.
-    pub(super) fn when_again(&self, life: u32) -> f64 {
+    pub(super) fn deferred_kill_moment(&self, life: u32) -> f64 {
         Stream::of_round(u64::from(self.seed), "swarm again", life).uniform()
     }
 
@@ -178,16 +178,16 @@ impl SwarmTable {
 
     /// How long the server stays down.
     pub(super) fn down_s(&self, life: u32) -> f64 {
-        between(self.down_s, Stream::of_round(u64::from(self.seed), "swarm down", life).uniform())
+        interpolate(self.down_s, Stream::of_round(u64::from(self.seed), "swarm down", life).uniform())
     }
 
-    pub(super) fn slowness(&self) -> Slowness {
+    pub(super) fn link_limits(&self) -> LinkLimits {
         let delay = Duration::from_secs_f64(self.delay_s.get());
-        Slowness { delay, bytes_per_s: self.bytes_per_s.map(Positive::get) }
+        LinkLimits { delay, bytes_per_s: self.bytes_per_s.map(Positive::get) }
     }
 }
 
-fn between([from, to]: [NonNegative; 2], part: f64) -> f64 {
+fn interpolate([from, to]: [NonNegative; 2], part: f64) -> f64 {
     from.get() + part * (to.get() - from.get())
 }
 
@@ -209,52 +209,52 @@ pub(super) fn pause(_child: &Child, _stop: bool) -> bool {
 mod tests {
     use super::*;
 
-    fn table(text: &str) -> Result<SwarmTable, CliError> {
-        SwarmTable::read(&Tree::parse(&format!("[swarm]\nclients = 20\n{text}"), "swarm.toml").unwrap())
+    fn table(text: &str) -> Result<ChaosTable, CliError> {
+        ChaosTable::read(&Tree::parse(&format!("[swarm]\nclients = 20\n{text}"), "swarm.toml").unwrap())
     }
 
     #[test]
-    fn blows_fall_as_often_as_they_should_and_the_same_way_twice() {
+    fn faults_come_as_often_as_they_should_and_are_repeatable() {
         let table = table("kill = 0.15\ncut = 0.15").unwrap();
-        let blows: Vec<_> = (0..200)
+        let faults: Vec<_> = (0..200)
             .flat_map(|round| (0..20).map(move |client| (round, client)))
-            .filter_map(|(round, client)| table.blow(round, client))
+            .filter_map(|(round, client)| table.fault(round, client))
             .collect();
-        let killed = blows.iter().filter(|(blow, ..)| *blow == Blow::Kill).count();
+        let killed = faults.iter().filter(|(fault, ..)| *fault == Fault::Kill).count();
         assert!((540..660).contains(&killed), "{killed} of 600");
-        assert!((1100..1300).contains(&blows.len()), "{}", blows.len());
-        assert!(blows.iter().all(|(_, _, away_s)| (0.2..2.0).contains(away_s)));
-        assert_eq!(table.blow(3, 7), table.blow(3, 7));
+        assert!((1100..1300).contains(&faults.len()), "{}", faults.len());
+        assert!(faults.iter().all(|(_, _, away_s)| (0.2..2.0).contains(away_s)));
+        assert_eq!(table.fault(3, 7), table.fault(3, 7));
     }
 
     #[test]
     fn a_share_of_the_cuts_is_silent_and_all_else_stays() {
-        let blows = |text: &str| {
+        let faults = |text: &str| {
             let table = table(text).unwrap();
             (0..100)
-                .flat_map(|round| (0..20).filter_map(|c| table.blow(round, c)).collect::<Vec<_>>())
+                .flat_map(|round| (0..20).filter_map(|c| table.fault(round, c)).collect::<Vec<_>>())
                 .collect::<Vec<_>>()
         };
         let (loud, both) =
-            (blows("kill = 0.2\ncut = 0.3"), blows("kill = 0.2\ncut = 0.3\ncut_silently = 0.5"));
-        let silent = both.iter().filter(|(blow, ..)| *blow == Blow::Silence).count();
+            (faults("kill = 0.2\ncut = 0.3"), faults("kill = 0.2\ncut = 0.3\ncut_silently = 0.5"));
+        let silent = both.iter().filter(|(fault, ..)| *fault == Fault::Silence).count();
         assert!((240..360).contains(&silent), "{silent} of 600");
-        let as_cut = |&(blow, strike_s, away_s): &(Blow, f64, f64)| {
-            (if blow == Blow::Silence { Blow::Cut } else { blow }, strike_s, away_s)
+        let as_cut = |&(fault, strike_s, away_s): &(Fault, f64, f64)| {
+            (if fault == Fault::Silence { Fault::Cut } else { fault }, strike_s, away_s)
         };
         assert_eq!(both.iter().map(as_cut).collect::<Vec<_>>(), loud);
     }
 
     #[test]
-    fn classes_have_chances_of_their_own() {
-        let classes = "kill = 0.5\nstrike_s = [0.1, 0.3]\n[[swarm.class]]\nclients = [0, 1]\ncut = 1.0\n\
+    fn classes_have_probabilities_of_their_own() {
+        let settings = "kill = 0.5\nstrike_s = [0.1, 0.3]\n[[swarm.class]]\nclients = [0, 1]\ncut = 1.0\n\
                        [[swarm.class]]\nclients = [2]\n";
-        let plan = table(classes).unwrap();
-        let blows = |client| (0..200).filter_map(|round| plan.blow(round, client)).collect::<Vec<_>>();
-        assert!(blows(0).len() == 200 && blows(1).iter().all(|(blow, ..)| *blow == Blow::Cut));
-        assert!(blows(2).is_empty());
-        assert!((70..130).contains(&blows(3).len()), "{}", blows(3).len());
-        assert!(blows(3).iter().all(|(_, strike_s, _)| (0.1..0.3).contains(strike_s)));
+        let plan = table(settings).unwrap();
+        let faults = |client| (0..200).filter_map(|round| plan.fault(round, client)).collect::<Vec<_>>();
+        assert!(faults(0).len() == 200 && faults(1).iter().all(|(fault, ..)| *fault == Fault::Cut));
+        assert!(faults(2).is_empty());
+        assert!((70..130).contains(&faults(3).len()), "{}", faults(3).len());
+        assert!(faults(3).iter().all(|(_, strike_s, _)| (0.1..0.3).contains(strike_s)));
         for (text, key) in [
             ("[[swarm.class]]\nclients = [20]", "swarm.class[0].clients"),
             ("[[swarm.class]]\nclients = [1]\n[[swarm.class]]\nclients = [2, 1]", "swarm.class[1].clients"),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_beyond_one_and_times_the_wrong_way_round_are_named() {
+    fn probabilities_beyond_one_and_reversed_times_are_named() {
         for (text, key) in [("kill = 0.6\ncut = 0.6", "swarm.kill"), ("away_s = [2.0, 1.0]", "swarm.away_s")]
         {
             let error = table(text).unwrap_err().to_string();

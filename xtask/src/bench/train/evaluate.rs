@@ -12,16 +12,16 @@ use ebb_train::net::{Net, Spec, named};
 use ebb_train::{Evaluation, KernelPath, Task, TaskEvaluator, read};
 use serde_json::json;
 
-use super::{Bench, EVALUATION, Figures, MNIST, Ours, REPEAT_S, described, figure, flop, shape, write_work};
+use super::{Bench, EVALUATION, Measurements, MNIST, OwnResult, REPEAT_S, layer_json, three_digits, flop, shape, write_work};
 use crate::bench::Spread;
 
 const IMAGES: usize = 10_000;
 /// How many times as fast as PyTorch it should be.
 const AIM: f64 = 3.0;
 
-pub(super) fn measure(bench: &Bench) -> Result<Figures, Box<dyn Error>> {
+pub(super) fn measure(bench: &Bench) -> Result<Measurements, Box<dyn Error>> {
     let spec = named("mnist-cnn", MNIST, 10).ok_or("the network has a name")?;
-    let gflop = flop::judging(&spec) * IMAGES as f64 / 1e9;
+    let gflop = flop::evaluation(&spec) * IMAGES as f64 / 1e9;
     let samples = Arc::new(samples()?);
     // The largest number of parts that are equal: as many threads for us, and processes for others.
     let parts = (1..=bench.threads.get()).rfind(|parts| IMAGES.is_multiple_of(*parts)).unwrap_or(1);
@@ -29,7 +29,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Figures, Box<dyn Error>> {
     // As for training: some repeats before the peers, some after.
     let mut timed = Vec::new();
     for &path in &bench.paths {
-        timed.push((path, judged(&spec, path, &samples, threads, bench.repeats.div_ceil(2))?));
+        timed.push((path, evaluations_per_s(&spec, path, &samples, threads, bench.repeats.div_ceil(2))?));
     }
     let mut outcomes = Vec::new();
     if let Some(peers) = &bench.peers {
@@ -37,7 +37,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Figures, Box<dyn Error>> {
         let about = json!({
             "name": EVALUATION,
             "input": shape(MNIST),
-            "layers": spec.layers.iter().map(|layer| described(layer, MNIST)).collect::<Vec<_>>(),
+            "layers": spec.layers.iter().map(|layer| layer_json(layer, MNIST)).collect::<Vec<_>>(),
             "samples": IMAGES / parts,
             "batch": IMAGES,
             "epochs": 1,
@@ -51,18 +51,18 @@ pub(super) fn measure(bench: &Bench) -> Result<Figures, Box<dyn Error>> {
         outcomes.push(peers.one("PyTorch", "torch_eval.py", folder.path(), bench.repeats, parts));
     }
     let mut ours = Vec::new();
-    for (path, (mut figures, loss)) in timed {
-        figures.extend(judged(&spec, path, &samples, threads, bench.repeats / 2)?.0);
-        let per_second = Spread::of(figures);
+    for (path, (mut values, loss)) in timed {
+        values.extend(evaluations_per_s(&spec, path, &samples, threads, bench.repeats / 2)?.0);
+        let per_second = Spread::of(values);
         let share_of_peak = per_second.median * gflop / bench.peak;
-        ours.push(Ours { path, per_second, losses: vec![loss], share_of_peak });
+        ours.push(OwnResult { path, per_second, losses: vec![loss], share_of_peak });
     }
-    let about = format!("MNIST CNN judged on {IMAGES} images; {} GFLOP each time", figure(gflop));
-    Ok(Figures { name: EVALUATION, about, gflop, aim: AIM, ours, outcomes })
+    let about = format!("MNIST CNN judged on {IMAGES} images; {} GFLOP each time", three_digits(gflop));
+    Ok(Measurements { name: EVALUATION, about, gflop, aim: AIM, ours, outcomes })
 }
 
 /// How often a second the images are judged in each repeat, and the loss.
-fn judged(
+fn evaluations_per_s(
     spec: &Spec,
     path: KernelPath,
     samples: &Arc<Samples>,

@@ -46,22 +46,22 @@ fn number(row: &Value, key: &str) -> f64 {
     row[key].as_f64().unwrap_or_else(|| panic!("{key} is no number: {row}"))
 }
 
-fn friends_files(folder: &Path) -> Vec<String> {
+fn similarity_files(folder: &Path) -> Vec<String> {
     contents(folder).into_keys().filter(|name| name.starts_with("friends/")).collect()
 }
 
 #[test]
-fn a_table_and_a_picture_of_who_is_how_alike() {
+fn a_table_and_a_plot_of_client_similarity() {
     let place = tempfile::tempdir().unwrap();
     let folder = record(place.path(), "run", CLUSTERED, &[]);
     let out = place.path().join("out");
     let words = ["friends", folder.to_str().unwrap(), "--out", out.to_str().unwrap()];
-    let said = succeed(&words);
-    let lines: Vec<_> = said.lines().collect();
+    let message = succeed(&words);
+    let lines: Vec<_> = message.lines().collect();
     assert_eq!(lines[0], folder.display().to_string());
     assert_eq!(lines[1], "after 14 rounds: 12 clients met somebody, 66 of 66 pairs met");
     let oracle = "for 12 of 12 clients the least alike inside is more alike than the most alike outside";
-    assert!(lines[2].starts_with("oracle: mean similarity 0.99") && lines[2].ends_with(oracle), "{said}");
+    assert!(lines[2].starts_with("oracle: mean similarity 0.99") && lines[2].ends_with(oracle), "{message}");
     let heading: Vec<_> = lines[4].split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
     let expected = [
         "client",
@@ -92,8 +92,8 @@ fn a_table_and_a_picture_of_who_is_how_alike() {
     assert_eq!((&json["oracle"]["told_apart"], &json["oracle"]["told_apart_of"]), (&12.into(), &12.into()));
     for client in json["clients"].as_array().unwrap() {
         let friends = client["friends"].as_array().unwrap();
-        let alike: Vec<_> = friends.iter().map(|friend| number(friend, "similarity")).collect();
-        assert!(alike.len() == 3 && alike.is_sorted_by(|one, next| one >= next), "{client}");
+        let similarities: Vec<_> = friends.iter().map(|friend| number(friend, "similarity")).collect();
+        assert!(similarities.len() == 3 && similarities.is_sorted_by(|one, next| one >= next), "{client}");
         assert!(
             friends.iter().all(|friend| number(friend, "last_met") < 8.0 && friend != client),
             "{client}"
@@ -103,7 +103,7 @@ fn a_table_and_a_picture_of_who_is_how_alike() {
 }
 
 #[test]
-fn without_true_clusters_the_picture_puts_alike_ones_side_by_side() {
+fn without_true_clusters_the_plot_puts_similar_clients_side_by_side() {
     let place = tempfile::tempdir().unwrap();
     // Even and odd clients are alike; nobody says so. Client 5 never meets client 0.
     let text = "recipe = \"fl-fdms\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\n\
@@ -111,9 +111,9 @@ fn without_true_clusters_the_picture_puts_alike_ones_side_by_side() {
                 [local]\nrate = 0.1\nsteps = 2\n[world]\nscript = [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5], [0, 1]]";
     let folder = record(place.path(), "run", text, &[]);
     let out = place.path().join("out");
-    let said = succeed(&["friends", folder.to_str().unwrap(), "--out", out.to_str().unwrap(), "--dark"]);
-    assert!(said.contains("after 3 rounds: 6 clients met somebody, 14 of 15 pairs met"), "{said}");
-    assert!(!said.contains("oracle") && !said.contains("note:"), "{said}");
+    let message = succeed(&["friends", folder.to_str().unwrap(), "--out", out.to_str().unwrap(), "--dark"]);
+    assert!(message.contains("after 3 rounds: 6 clients met somebody, 14 of 15 pairs met"), "{message}");
+    assert!(!message.contains("oracle") && !message.contains("note:"), "{message}");
     let svg = fs::read_to_string(out.join("round-000003.svg")).unwrap();
     assert!(svg.contains("client, alike ones side by side") && svg.contains("\nnever met\n"));
     let names: Vec<u32> = svg.lines().filter_map(|line| line.parse().ok()).take(6).collect();
@@ -134,18 +134,18 @@ fn without_the_data_friends_are_shown_all_the_same() {
     let words = ["friends", folder.to_str().unwrap(), "--out", out.to_str().unwrap()];
     assert!(succeed(&words).contains("oracle cluster"));
     fs::remove_file(place.path().join("table.csv")).unwrap();
-    let said = succeed(&words);
+    let message = succeed(&words);
     assert!(
-        said.contains("note: true clusters are not known here: ") && said.contains("table.csv"),
-        "{said}"
+        message.contains("note: true clusters are not known here: ") && message.contains("table.csv"),
+        "{message}"
     );
-    assert!(said.contains("6 of 6 pairs met") && !said.contains("oracle"), "{said}");
+    assert!(message.contains("6 of 6 pairs met") && !message.contains("oracle"), "{message}");
     let json: Value = serde_json::from_str(&succeed(&["friends", words[1], "--json"])).unwrap();
     assert_eq!((json["notes"].as_array().unwrap().len(), &json["oracle"]), (1, &Value::Null));
 }
 
 #[test]
-fn wrong_words_are_answered_with_a_remedy() {
+fn wrong_arguments_are_errors_with_a_remedy() {
     let place = tempfile::tempdir().unwrap();
     let check = |words: &[&str], expected: &str| {
         let error = fail(&[&["friends"], words].concat());
@@ -198,7 +198,7 @@ fn a_run_that_was_interrupted_ends_with_the_friends_of_one_that_was_not() {
     let text = CLUSTERED.replace("rounds = 14", "rounds = 600").replace("every = 4", "every = 150");
     let whole = record(place.path(), "whole", &text, &[]);
     let expected = [150, 300, 450, 600].map(|round| format!("friends/round-{round:06}.parquet"));
-    assert_eq!(friends_files(&whole), expected);
+    assert_eq!(similarity_files(&whole), expected);
 
     let config = place.path().join("whole.toml");
     let out = place.path().join("interrupted");
@@ -214,7 +214,7 @@ fn a_run_that_was_interrupted_ends_with_the_friends_of_one_that_was_not() {
     assert!(child.wait().unwrap().success());
     let stopped = rows(&out).len();
     assert!((200..600).contains(&stopped) && !out.join("summary.json").exists(), "{stopped} rounds");
-    assert!(friends_files(&out).len() < 4 && friends_files(&out)[0] == expected[0]);
+    assert!(similarity_files(&out).len() < 4 && similarity_files(&out)[0] == expected[0]);
     // What lies beyond the checkpoint is not believed.
     fs::write(out.join("friends/round-000599.parquet"), b"from another life").unwrap();
     succeed(&["resume", "--quiet", out.to_str().unwrap()]);
@@ -256,7 +256,7 @@ fn the_absences_cost_what_the_theorem_allows_and_friends_make_them_cheaper() {
 }
 
 #[test]
-fn the_record_says_who_stood_in_for_whom() {
+fn the_record_holds_who_stood_in_for_whom() {
     let place = tempfile::tempdir().unwrap();
     let folder = record(place.path(), "run", CLUSTERED, &[]);
     let rows = rows(&folder);

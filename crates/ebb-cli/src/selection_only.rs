@@ -14,13 +14,13 @@ use ebb_train::{NoEvaluation, StubTask, Task};
 use serde::{Deserialize, Serialize};
 
 use crate::CliError;
-use crate::assemble::{RunTable, check_oracle_chances, check_rounds, known_tables, scheduled_rounds};
+use crate::assemble::{RunTable, check_oracle_probabilities, check_rounds, known_tables, scheduled_rounds};
 
 /// What is done instead of everything that is not asked for.
-const INSTEAD: &str = "[local]\nkind = \"sgd\"\nrate = 1.0\nsteps = 1";
+const STUB_SETTINGS: &str = "[local]\nkind = \"sgd\"\nrate = 1.0\nsteps = 1";
 
 /// A run that asks clients and trains none.
-pub(crate) struct Untrained {
+pub(crate) struct SelectionOnlyRun {
     engine: Engine,
     fleet: SimFleet,
     task: Arc<StubTask>,
@@ -29,13 +29,13 @@ pub(crate) struct Untrained {
     /// How many clients.
     pub(crate) n_clients: usize,
     /// The true chance of each client to answer when it is asked; empty where nobody knows.
-    pub(crate) oracle_chances: Vec<f64>,
-    by_losses: bool,
+    pub(crate) oracle_probabilities: Vec<f64>,
+    uses_losses: bool,
 }
 
-impl Untrained {
+impl SelectionOnlyRun {
     /// Builds what `[run]`, `[world]`, `[select]` and `data.clients` say; the other tables are passed over.
-    pub(crate) fn new(registry: &Registry, tree: &Tree) -> Result<Untrained, CliError> {
+    pub(crate) fn new(registry: &Registry, tree: &Tree) -> Result<SelectionOnlyRun, CliError> {
         #[derive(Serialize, Deserialize)]
         struct Data {
             clients: Option<NonZeroU32>,
@@ -43,8 +43,8 @@ impl Untrained {
         let known = known_tables();
         tree.check_known_keys(&known)?;
         let mut tree = registry.with_recipe(tree.clone())?;
-        let mut facts = BuildContext::default();
-        let data: Data = tree.table("data", facts).parse_without(&[])?;
+        let mut context = BuildContext::default();
+        let data: Data = tree.table("data", context).parse_without(&[])?;
         let Some(n_clients) = data.clients else {
             let message = "missing; selection is played without data, so say how many clients there are";
             return Err(tree.error("data.clients", message).into());
@@ -53,44 +53,44 @@ impl Untrained {
             .iter()
             .filter(|table| !["run", "world", "select"].contains(table))
             .for_each(|table| tree.remove(table));
-        let run: RunTable = tree.table("run", facts).parse()?;
-        facts.seed = u64::from(run.seed);
-        facts.n_rounds = run.rounds.get();
-        facts.n_clients = n_clients.get() as usize;
-        let task = Arc::new(StubTask::new(facts.n_clients));
-        let world_facts = BuildContext { n_rounds: scheduled_rounds(&tree, run.rounds.get()), ..facts };
-        let world = World::build(&tree.table("world", world_facts), task.as_ref())?;
-        check_rounds(&tree, &world, facts.n_rounds)?;
-        let mut whole = Tree::from_recipe("selection", INSTEAD);
-        whole.overlay(tree);
-        let mut roles = registry.build(&whole, facts)?;
-        let oracle_chances = world.oracle_probabilities(facts.n_clients);
-        check_oracle_chances(&whole, &roles, &oracle_chances)?;
+        let run: RunTable = tree.table("run", context).parse()?;
+        context.seed = u64::from(run.seed);
+        context.n_rounds = run.rounds.get();
+        context.n_clients = n_clients.get() as usize;
+        let task = Arc::new(StubTask::new(context.n_clients));
+        let world_context = BuildContext { n_rounds: scheduled_rounds(&tree, run.rounds.get()), ..context };
+        let world = World::build(&tree.table("world", world_context), task.as_ref())?;
+        check_rounds(&tree, &world, context.n_rounds)?;
+        let mut complete = Tree::from_recipe("selection", STUB_SETTINGS);
+        complete.overlay(tree);
+        let mut roles = registry.build(&complete, context)?;
+        let oracle_probabilities = world.oracle_probabilities(context.n_clients);
+        check_oracle_probabilities(&complete, &roles, &oracle_probabilities)?;
         roles.server.start_from(task.initial());
         let local = Arc::clone(&roles.local);
-        let by_losses = roles.selector.needs_losses();
-        let run_facts = RunContext {
-            seed: facts.seed,
+        let uses_losses = roles.selector.needs_losses();
+        let run_context = RunContext {
+            seed: context.seed,
             deadline_s: world.deadline_s(),
             threads: 1,
             trained_ranges: task.layout().trained_ranges(),
             oracle_clusters: Vec::new(),
-            oracle_probabilities: oracle_chances.clone(),
+            oracle_probabilities: oracle_probabilities.clone(),
             measures_oracle_error: false,
             norm_bound: Default::default(),
             guard: None,
             reported_quantile: None,
         };
         let backend = Box::new(Threads::new(NonZeroUsize::MIN));
-        let fleet = SimFleet::new(world, task.clone(), local, backend, facts.seed);
-        Ok(Untrained {
-            engine: Engine::new(roles, run_facts),
+        let fleet = SimFleet::new(world, task.clone(), local, backend, context.seed);
+        Ok(SelectionOnlyRun {
+            engine: Engine::new(roles, run_context),
             fleet,
             task,
-            n_rounds: facts.n_rounds,
-            n_clients: facts.n_clients,
-            oracle_chances,
-            by_losses,
+            n_rounds: context.n_rounds,
+            n_clients: context.n_clients,
+            oracle_probabilities,
+            uses_losses,
         })
     }
 
@@ -118,7 +118,7 @@ impl Untrained {
     }
 
     /// Whether the selector went by what clients say of themselves, before it chose or in their answers.
-    pub(crate) fn probed(&self) -> bool {
-        self.by_losses || self.task.were_losses_requested()
+    pub(crate) fn used_reports(&self) -> bool {
+        self.uses_losses || self.task.were_losses_requested()
     }
 }

@@ -6,18 +6,18 @@ use std::path::Path;
 use ebb_record::Summary;
 use serde::{Deserialize, Serialize};
 
-use super::also::Also;
+use super::extra_columns::ExtraColumn;
 use crate::CliError;
 
 /// What came of a cell.
 #[derive(Clone, Debug)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedCell {
     pub(crate) method: String,
     pub(crate) values: Vec<String>,
     pub(crate) seed: u32,
-    pub(crate) figures: Figures,
+    pub(crate) metrics: CellMetrics,
     /// The columns that the grid asked for; fewer where a file was written before it did.
-    pub(crate) also: Vec<Option<f64>>,
+    pub(crate) extra: Vec<Option<f64>>,
     /// Tells rows apart that were made from other settings.
     pub(super) digest: String,
     /// The program that made it.
@@ -26,7 +26,7 @@ pub(crate) struct Finished {
 
 /// The figures of a finished run that a grid keeps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Figures {
+pub(crate) struct CellMetrics {
     pub(crate) rounds: u64,
     pub(crate) ending: String,
     pub(crate) final_accuracy: Option<f64>,
@@ -44,10 +44,10 @@ pub(crate) struct Figures {
     pub(crate) jain: Option<f64>,
 }
 
-impl Figures {
+impl CellMetrics {
     pub(super) fn of(summary: &Summary) -> Self {
         let selection = summary.selection.as_ref();
-        Figures {
+        CellMetrics {
             rounds: summary.rounds,
             ending: summary.ending.clone(),
             final_accuracy: summary.final_accuracy,
@@ -68,7 +68,7 @@ impl Figures {
 }
 
 /// Reads the rows of a grid's CSV; none if there is no file.
-pub(crate) fn read_csv(path: &Path, also: &[Also]) -> Result<Vec<Finished>, CliError> {
+pub(crate) fn read_csv(path: &Path, extra_columns: &[ExtraColumn]) -> Result<Vec<FinishedCell>, CliError> {
     if !path.exists() {
         return Ok(Vec::new());
     }
@@ -92,7 +92,7 @@ pub(crate) fn read_csv(path: &Path, also: &[Also]) -> Result<Vec<Finished>, CliE
                 .and_then(|at| record.get(at))
                 .unwrap_or_default()
         };
-        rows.push(Finished {
+        rows.push(FinishedCell {
             method: get("method").to_owned(),
             values: record.iter().take(seed_at).skip(1).map(str::to_owned).collect(),
             seed: get("seed").parse().map_err(|_| {
@@ -102,11 +102,11 @@ pub(crate) fn read_csv(path: &Path, also: &[Also]) -> Result<Vec<Finished>, CliE
                     get("seed")
                 ))
             })?,
-            figures: record.deserialize(Some(&headings)).map_err(broken)?,
-            also: also
+            metrics: record.deserialize(Some(&headings)).map_err(broken)?,
+            extra: extra_columns
                 .iter()
-                .filter(|one| headings.iter().any(|heading| heading == one.text))
-                .map(|one| get(&one.text).parse().ok())
+                .filter(|one| headings.iter().any(|heading| heading == one.heading))
+                .map(|one| get(&one.heading).parse().ok())
                 .collect(),
             digest: get("settings").to_owned(),
             program: get("program").to_owned(),
@@ -127,32 +127,32 @@ pub(crate) fn varied_in_csv(path: &Path) -> Result<Vec<String>, CliError> {
 pub(super) fn write_csv<'f>(
     path: &Path,
     varied: &[String],
-    also: &[Also],
-    rows: impl Iterator<Item = &'f Finished>,
+    extra_columns: &[ExtraColumn],
+    rows: impl Iterator<Item = &'f FinishedCell>,
 ) -> Result<(), CliError> {
     let failed = |error: csv::Error| CliError::file("writing", path, std::io::Error::other(error));
     let mut writer = csv::Writer::from_writer(Vec::new());
     let mut headings = vec!["method".to_owned()];
     headings.extend(varied.iter().cloned());
     headings.push("seed".to_owned());
-    headings.extend(FIGURES.iter().map(|&name| name.to_owned()));
-    headings.extend(also.iter().map(|one| one.text.clone()));
+    headings.extend(METRIC_COLUMNS.iter().map(|&name| name.to_owned()));
+    headings.extend(extra_columns.iter().map(|one| one.heading.clone()));
     headings.extend(["settings".to_owned(), "program".to_owned()]);
     writer.write_record(&headings).map_err(failed)?;
     for row in rows {
-        let figures = serde_json::to_value(&row.figures).expect("figures are numbers and text");
+        let metrics = serde_json::to_value(&row.metrics).expect("figures are numbers and text");
         let mut record = vec![row.method.clone()];
         record.extend(row.values.iter().cloned());
         record.push(row.seed.to_string());
-        for name in FIGURES {
-            record.push(match &figures[*name] {
+        for name in METRIC_COLUMNS {
+            record.push(match &metrics[*name] {
                 serde_json::Value::Null => String::new(),
                 serde_json::Value::String(text) => text.clone(),
                 other => other.to_string(),
             });
         }
-        for at in 0..also.len() {
-            let value = row.also.get(at).copied().flatten();
+        for at in 0..extra_columns.len() {
+            let value = row.extra.get(at).copied().flatten();
             record.push(value.map_or_else(String::new, |value| value.to_string()));
         }
         record.extend([row.digest.clone(), row.program.clone()]);
@@ -173,7 +173,7 @@ pub(super) fn write_csv<'f>(
 }
 
 /// The columns of figures, in order.
-const FIGURES: &[&str] = &[
+const METRIC_COLUMNS: &[&str] = &[
     "rounds",
     "ending",
     "final_accuracy",
@@ -199,37 +199,37 @@ mod tests {
     fn the_csv_holds_what_was_put_in() {
         let folder = std::env::temp_dir().join(format!("ebbflow-grid-{}", std::process::id()));
         let path = folder.join("results.csv");
-        let row = Finished {
+        let row = FinishedCell {
             method: "a, \"b\"".to_owned(),
             values: vec!["0.5".to_owned()],
             seed: 7,
-            figures: Figures {
+            metrics: CellMetrics {
                 rounds: 10,
                 ending: "rounds".to_owned(),
                 final_loss: Some(0.1 + 0.2),
                 virtual_s: 1.5,
                 cep: Some(12),
                 jain: Some(0.7),
-                ..Figures::default()
+                ..CellMetrics::default()
             },
-            also: vec![Some(0.25), None],
+            extra: vec![Some(0.25), None],
             digest: "00ff".to_owned(),
             program: "ebbflow 9".to_owned(),
         };
-        let also = ["loss@3", "accuracy@1-2"].map(|text| Also::parse(text).unwrap());
+        let also = ["loss@3", "accuracy@1-2"].map(|text| ExtraColumn::parse(text).unwrap());
         write_csv(&path, &["x.y".to_owned()], &also, std::iter::once(&row)).unwrap();
         let again = read_csv(&path, &also).unwrap();
-        assert_eq!(again[0].also, row.also);
+        assert_eq!(again[0].extra, row.extra);
         assert_eq!(again.len(), 1);
         assert_eq!((&again[0].method, &again[0].values, again[0].seed), (&row.method, &row.values, 7));
-        assert_eq!(again[0].figures, row.figures);
+        assert_eq!(again[0].metrics, row.metrics);
         assert_eq!(varied_in_csv(&path).unwrap(), ["x.y"]);
         // Files that were written before there were columns of selection are read too.
         let text = std::fs::read_to_string(&path).unwrap();
         let old = text.replace(",cep,success_ratio,jain", "").replace(",12,,0.7", "");
         std::fs::write(&path, &old).unwrap();
-        let (old, figures) = (read_csv(&path, &also).unwrap(), &row.figures);
-        assert_eq!(old[0].figures, Figures { cep: None, jain: None, ..figures.clone() });
+        let (old, metrics) = (read_csv(&path, &also).unwrap(), &row.metrics);
+        assert_eq!(old[0].metrics, CellMetrics { cep: None, jain: None, ..metrics.clone() });
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

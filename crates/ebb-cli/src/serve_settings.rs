@@ -32,7 +32,7 @@ pub(crate) struct ServeTable {
     grace_s: NonNegative,
     /// What becomes of work that is not done by the deadline.
     #[serde(default)]
-    after_deadline: After,
+    after_deadline: LateWork,
     /// A round with fewer answers is held open beyond its deadline.
     #[serde(default)]
     quorum: usize,
@@ -62,13 +62,13 @@ pub(crate) struct ServeTable {
     pub(crate) keep_updates: bool,
     /// Who judges the model.
     #[serde(default)]
-    pub(crate) judged_by: JudgedBy,
+    pub(crate) judged_by: EvaluatedBy,
     /// How models travel.
     #[serde(default)]
-    down: Pack,
+    down: PackingTable,
     /// How updates travel.
     #[serde(default)]
-    up: Pack,
+    up: PackingTable,
     /// The server's certificate.
     tls: Option<TlsTable>,
     /// Whether it may be read by everybody on the way.
@@ -82,7 +82,7 @@ pub(crate) struct ServeTable {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum After {
+enum LateWork {
     #[default]
     Cut,
     Late,
@@ -91,7 +91,7 @@ enum After {
 /// Who judges the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum JudgedBy {
+pub(crate) enum EvaluatedBy {
     /// The server, on test data it has.
     #[default]
     Server,
@@ -101,16 +101,16 @@ pub(crate) enum JudgedBy {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Pack {
+struct PackingTable {
     #[serde(default)]
-    number: As,
+    number: NumberFormat,
     #[serde(default)]
     zstd: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum As {
+enum NumberFormat {
     #[default]
     F32,
     F16,
@@ -148,7 +148,7 @@ fn many() -> NonZeroU32 {
 }
 
 /// The token for metrics has at least so many characters.
-const LEAST_TOKEN: usize = 16;
+const MIN_TOKEN_CHARS: usize = 16;
 
 impl ServeTable {
     pub(crate) fn read(settings: &Settings<'_>, task: &dyn Task) -> Result<ServeTable, SettingsError> {
@@ -187,7 +187,7 @@ impl ServeTable {
         {
             return Err(settings.error("clients", "more than most_clients; raise that"));
         }
-        if table.judged_by == JudgedBy::Server && task.n_test_batches() == 0 {
+        if table.judged_by == EvaluatedBy::Server && task.n_test_batches() == 0 {
             let message = "this data has nothing to judge on at the server; write judged_by = \"clients\"";
             return Err(settings.error("judged_by", message));
         }
@@ -197,8 +197,8 @@ impl ServeTable {
     /// How the server deals with its clients.
     pub(crate) fn rules(
         &self,
-        needs: RequiredCapabilities,
-        sides: Vec<SideName>,
+        required: RequiredCapabilities,
+        side_vectors: Vec<SideName>,
         layout: Layout,
         settings: String,
         seed: u64,
@@ -209,8 +209,8 @@ impl ServeTable {
             patience_s: self.patience_s.map_or_else(|| deadline_s.max(3600.0), Positive::get),
             grace_s: self.grace_s.get(),
             after_deadline: match self.after_deadline {
-                After::Cut => AfterDeadline::Cut,
-                After::Late => AfterDeadline::Late,
+                LateWork::Cut => AfterDeadline::Cut,
+                LateWork::Late => AfterDeadline::Late,
             },
             quorum: self.quorum,
             least_up: self.least_up.get(),
@@ -222,18 +222,18 @@ impl ServeTable {
             // No recipe needs half-done work: those that weigh it (the schemes, `fednova`) take whole work as well. Nor must all
             // judge, for one that cannot may train.
             needs: Abilities {
-                sides: needs.memory,
-                own_start: needs.own_start,
-                probe: needs.probe,
+                sides: required.memory,
+                own_start: required.own_start,
+                probe: required.probe,
                 ..Abilities::default()
             },
             uses: Abilities {
-                partial: self.after_deadline == After::Cut,
-                evaluate: self.judged_by == JudgedBy::Clients,
+                partial: self.after_deadline == LateWork::Cut,
+                evaluate: self.judged_by == EvaluatedBy::Clients,
                 ..Abilities::default()
             },
             layout,
-            sides: sides.into(),
+            sides: side_vectors.into(),
             down: self.down.packing(),
             up: self.up.packing(),
             settings,
@@ -257,9 +257,9 @@ impl ServeTable {
         let file = folder.join(file);
         let text = std::fs::read_to_string(&file).map_err(|error| CliError::file("reading", &file, error))?;
         let token = text.trim();
-        if token.len() < LEAST_TOKEN {
+        if token.len() < MIN_TOKEN_CHARS {
             return Err(CliError::Usage(format!(
-                "{}: a token of {} characters can be guessed (serve.metrics_token); give at least {LEAST_TOKEN}",
+                "{}: a token of {} characters can be guessed (serve.metrics_token); give at least {MIN_TOKEN_CHARS}",
                 file.display(),
                 token.len()
             )));
@@ -270,13 +270,13 @@ impl ServeTable {
     /// The certificate: files relative to a folder, which can be read.
     pub(crate) fn tls(&self, folder: &Path) -> Result<Option<Tls>, CliError> {
         let Some(TlsTable { certificate, key, clients }) = &self.tls else { return Ok(None) };
-        let there = |file: &PathBuf| {
+        let open_file = |file: &PathBuf| {
             let file = folder.join(file);
             std::fs::File::open(&file).map_err(|error| CliError::file("reading", &file, error))?;
             Ok::<_, CliError>(file)
         };
-        let clients = clients.as_ref().map(there).transpose()?;
-        Ok(Some(Tls { certificate: there(certificate)?, key: there(key)?, clients }))
+        let clients = clients.as_ref().map(open_file).transpose()?;
+        Ok(Some(Tls { certificate: open_file(certificate)?, key: open_file(key)?, clients }))
     }
 
     /// Whether a folder is that of the server that this must be. A server on another, or on an empty one
@@ -303,11 +303,11 @@ impl ServeTable {
     }
 }
 
-impl Pack {
+impl PackingTable {
     fn packing(self) -> Packing {
         let number = match self.number {
-            As::F32 => Number::F32,
-            As::F16 => Number::F16,
+            NumberFormat::F32 => Number::F32,
+            NumberFormat::F16 => Number::F16,
         };
         Packing { number, zstd: self.zstd }
     }
@@ -330,11 +330,11 @@ mod tests {
         }
         let [id, other] = [&right, &wrong].map(|folder| server_id(folder).unwrap().unwrap());
         let table: ServeTable = toml::from_str(&format!("id = \"{id}\"")).unwrap();
-        let said = |folder: &Path| table.check_id(folder).map_err(|error| (error.code(), error.to_string()));
-        assert_eq!(said(&right), Ok(()));
-        let (code, message) = said(&wrong).unwrap_err();
+        let checked = |folder: &Path| table.check_id(folder).map_err(|error| (error.code(), error.to_string()));
+        assert_eq!(checked(&right), Ok(()));
+        let (code, message) = checked(&wrong).unwrap_err();
         assert!(code == 2 && message.contains(&format!("serve.id = \"{other}\"")), "{message}");
-        let (code, message) = said(&empty).unwrap_err();
+        let (code, message) = checked(&empty).unwrap_err();
         assert!(
             code == 1 && message.contains("leave serve.id out") && message.contains("--out"),
             "{message}"

@@ -56,7 +56,7 @@ impl TryFrom<Written> for GuardTable {
             times: times.or(Positive::new(TIMES)),
             accuracy_drop: accuracy_drop.or(Probability::new(ACCURACY_DROP)),
             most_void: most_void.or(NonZeroU32::new(MOST_VOID)),
-            stated_quantile: stated_quantile.or(Probability::new(STATED_QUANTILE)),
+            stated_quantile: stated_quantile.or(Probability::new(REPORTED_QUANTILE)),
         })
     }
 }
@@ -71,33 +71,33 @@ const ACCURACY_DROP: f64 = 0.75;
 const MOST_VOID: u32 = 5;
 
 /// Losses above this quantile of a round's losses count as it, and so do times below its counterpart.
-const STATED_QUANTILE: f64 = 0.75;
+const REPORTED_QUANTILE: f64 = 0.75;
 
 /// A client counts for at most so many times the samples that clients usually have. Honest fleets are skewed:
 /// of a hundred clients of SYNTHETIC the largest has some eighty times the median.
-const MOST_SAMPLES_TIMES: f64 = 100.0;
+const MAX_SAMPLES_TIMES: f64 = 100.0;
 
 /// When a round is void, after how many in a row the run stops, and what clients are believed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Guarding {
+pub(crate) struct GuardSettings {
     pub(crate) limits: Option<GuardLimits>,
     pub(crate) most_void: Option<NonZeroU32>,
-    pub(crate) stated_quantile: Option<f64>,
+    pub(crate) reported_quantile: Option<f64>,
 }
 
-impl Guarding {
+impl GuardSettings {
     /// Reads the table; without one, nothing is guarded.
-    pub(crate) fn read(tree: &Tree, facts: BuildContext) -> Result<Guarding, CliError> {
+    pub(crate) fn read(tree: &Tree, context: BuildContext) -> Result<GuardSettings, CliError> {
         if !tree.has("guard") {
-            return Ok(Guarding::default());
+            return Ok(GuardSettings::default());
         }
-        let table: GuardTable = tree.table("guard", facts).parse()?;
+        let table: GuardTable = tree.table("guard", context).parse()?;
         let limits = GuardLimits {
             median_multiple: table.times.map(Positive::get),
             accuracy_drop: table.accuracy_drop.map(Probability::get),
         };
-        let stated_quantile = table.stated_quantile.map(Probability::get);
-        Ok(Guarding { limits: (!table.off).then_some(limits), most_void: table.most_void, stated_quantile })
+        let reported_quantile = table.stated_quantile.map(Probability::get);
+        Ok(GuardSettings { limits: (!table.off).then_some(limits), most_void: table.most_void, reported_quantile })
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn protect(tree: &mut Tree) {
         .iter()
         .any(|key| tree.has(&format!("serve.{key}")))
     {
-        tree.set_value("serve.most_samples_times", MOST_SAMPLES_TIMES, by_default());
+        tree.set_value("serve.most_samples_times", MAX_SAMPLES_TIMES, by_default());
     }
     if !tree.has("run.draws_by") {
         tree.set_value("run.draws_by", "key", by_default());

@@ -18,19 +18,19 @@ use ebb_net::tokens::{Key, Terms, unguessable};
 use ebb_record::RunFolder;
 
 use crate::CliError;
-use crate::args::{DataPlace, Recompute, Swarm};
-use crate::assemble::{planned, read_settings};
+use crate::args::{DataFolderOption, Recompute, ChaosArgs};
+use crate::assemble::{planned_seed_and_rounds, read_settings};
 use crate::commands::recompute;
-use crate::invited;
-use crate::output::{count, note, say};
-use crate::progress::on_interruption;
-use plan::{Blow, SwarmTable};
-use proxy::{Proxy, Way};
+use crate::client_settings;
+use crate::output::{count, print_note, print_line};
+use crate::progress::on_interrupt;
+use plan::{Fault, ChaosTable};
+use proxy::{Proxy, LinkState};
 
-pub(crate) fn run(registry: &Registry, args: &Swarm) -> Result<(), CliError> {
-    let (tree, base) = read_settings(&args.file, &args.changes.set, args.place.data.as_deref())?;
-    let table = SwarmTable::read(&tree)?;
-    let Some(n_rounds) = planned(&tree)?.1 else {
+pub(crate) fn run(registry: &Registry, args: &ChaosArgs) -> Result<(), CliError> {
+    let (tree, base) = read_settings(&args.file, &args.changes.set, args.data_folder.data.as_deref())?;
+    let table = ChaosTable::read(&tree)?;
+    let Some(n_rounds) = planned_seed_and_rounds(&tree)?.1 else {
         return Err(tree.error("run.rounds", "missing; say how many").into());
     };
     let out = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
@@ -39,36 +39,36 @@ pub(crate) fn run(registry: &Registry, args: &Swarm) -> Result<(), CliError> {
     }
     fs::create_dir_all(out.join("clients")).map_err(|error| CliError::file("creating", &out, error))?;
     let secure = tree.has("serve.tls");
-    let swarm = Field {
+    let paths = Paths {
         file: fs::canonicalize(&args.file).map_err(|error| CliError::file("finding", &args.file, error))?,
         changes: args.changes.set.clone(),
-        data: args.place.data.clone(),
+        data: args.data_folder.data.clone(),
         address: free_address().map_err(|error| CliError::file("using", &out, error))?,
         ca: table.ca.as_ref().map(|ca| base.join(ca)),
         out: out.clone(),
-        own: invited::own_arguments(&tree),
+        client_arguments: client_settings::client_arguments(&tree),
         secure,
     };
-    let mut play = Play::new(swarm, table, n_rounds.get())?;
+    let mut supervisor = Supervisor::new(paths, table, n_rounds.get())?;
     let began = Instant::now();
-    let outcome = play.run();
-    play.end();
+    let outcome = supervisor.run();
+    supervisor.kill_all();
     outcome?;
     let server = out.join("server");
     // A target that was reached may have ended it sooner.
     let least = if tree.has("stop") { 0 } else { n_rounds.get() };
-    play.told
+    supervisor.seen
         .check(&recorded(&server)?, least)
         .map_err(|message| CliError::Usage(format!("{}: {message}", server.display())))?;
-    say(&format!("{} in {:.1} s", count(u64::from(n_rounds.get()), "round"), began.elapsed().as_secs_f64()))?;
-    for (what, count) in play.counts.lines() {
-        say(&format!("{what:<28}{count}"))?;
+    print_line(&format!("{} in {:.1} s", count(u64::from(n_rounds.get()), "round"), began.elapsed().as_secs_f64()))?;
+    for (what, count) in supervisor.counts.lines() {
+        print_line(&format!("{what:<28}{count}"))?;
     }
-    say(&format!("{:<28}{} of {}", "server killed", play.counts.server_killed, play.table.n_server_kills()))?;
+    print_line(&format!("{:<28}{} of {}", "server killed", supervisor.counts.server_killed, supervisor.table.n_server_kills()))?;
     if tree.table("serve", ebb_settings::BuildContext::default()).flag("keep_updates") == Some(true) {
         recompute::run(
             registry,
-            &Recompute { run: server, place: DataPlace { data: args.place.data.clone() } },
+            &Recompute { run: server, data_folder: DataFolderOption { data: args.data_folder.data.clone() } },
         )?;
     }
     Ok(())
@@ -92,11 +92,11 @@ fn recorded(folder: &Path) -> Result<Vec<(u32, String)>, CliError> {
 
 /// Rounds as a server told them: the first time, for a server that was killed tells what it plays again.
 #[derive(Debug, Default)]
-struct Told(BTreeMap<u32, String>);
+struct SeenRounds(BTreeMap<u32, String>);
 
-impl Told {
+impl SeenRounds {
     /// Whether it is told for the first time; if not, it must be what was told then.
-    fn tell(&mut self, round: u32, line: String) -> Result<bool, String> {
+    fn observe(&mut self, round: u32, line: String) -> Result<bool, String> {
         match self.0.get(&round) {
             None => {
                 self.0.insert(round, line);
@@ -115,9 +115,9 @@ impl Told {
             if *round != next {
                 return Err(format!("round {round} where {next} should be"));
             }
-            if let Some(told) = self.0.get(round).filter(|told| *told != line) {
+            if let Some(reported) = self.0.get(round).filter(|told| *told != line) {
                 return Err(format!(
-                    "round {round} is recorded otherwise than it was told: first {told}, and then {line}"
+                    "round {round} is recorded otherwise than it was told: first {reported}, and then {line}"
                 ));
             }
         }
@@ -133,7 +133,7 @@ impl Told {
 }
 
 /// Where everything lies.
-struct Field {
+struct Paths {
     file: PathBuf,
     changes: Vec<String>,
     data: Option<PathBuf>,
@@ -141,11 +141,11 @@ struct Field {
     ca: Option<PathBuf>,
     out: PathBuf,
     /// What no server can say to its clients.
-    own: Vec<String>,
+    client_arguments: Vec<String>,
     secure: bool,
 }
 
-impl Field {
+impl Paths {
     fn program(&self) -> Result<Command, CliError> {
         let exe = std::env::current_exe()
             .map_err(|error| CliError::file("finding", Path::new("this program"), error))?;
@@ -155,7 +155,7 @@ impl Field {
     }
 
     /// Starts the server, which says a line a round.
-    fn serve(&self, lines: &Sender<Heard>, life: u32) -> Result<Child, CliError> {
+    fn serve(&self, events: &Sender<Event>, generation: u32) -> Result<Child, CliError> {
         let log = self.log("server.log")?;
         let mut command = self.program()?;
         command.arg("serve").arg(&self.file).arg("--out").arg(self.out.join("server"));
@@ -168,17 +168,17 @@ impl Field {
         command.arg("--json").stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().map_err(|error| CliError::file("starting", &self.file, error))?;
         let out = child.stdout.take().expect("it is piped");
-        let lines = lines.clone();
+        let events = events.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 let round = serde_json::from_str::<serde_json::Value>(&line).ok();
                 let round = round.and_then(|row| row.get("round")?.as_u64());
-                let heard = round.map(|round| Heard::Round(u32::try_from(round).unwrap_or(u32::MAX), line));
-                if heard.is_some_and(|heard| lines.send(heard).is_err()) {
+                let event = round.map(|round| Event::Round(u32::try_from(round).unwrap_or(u32::MAX), line));
+                if event.is_some_and(|event| events.send(event).is_err()) {
                     return;
                 }
             }
-            let _ = lines.send(Heard::ServerEnded(life));
+            let _ = events.send(Event::ServerEnded(generation));
         });
         Ok(child)
     }
@@ -197,7 +197,7 @@ impl Field {
         if let Some(ca) = &self.ca {
             command.arg("--ca").arg(ca);
         }
-        command.args(&self.own).stdout(Stdio::null()).stderr(log);
+        command.args(&self.client_arguments).stdout(Stdio::null()).stderr(log);
         command.spawn().map_err(|error| CliError::file("starting", &self.file, error))
     }
 
@@ -213,7 +213,7 @@ impl Field {
 
 /// What the players tell the director.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Heard {
+enum Event {
     /// A round, and the line that tells of it.
     Round(u32, String),
     ServerEnded(u32),
@@ -223,33 +223,33 @@ enum Heard {
 
 /// Something to be done later.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Due {
-    Strike { client: u32, blow: Blow, away_s: f64 },
+enum Action {
+    InjectFault { client: u32, fault: Fault, away_s: f64 },
     StartClient(u32),
-    Continue(u32),
-    Mend(u32),
+    ResumeClient(u32),
+    RestoreLink(u32),
     KillServer,
     StartServer,
 }
 
-struct Later {
+struct Scheduled {
     at: Instant,
-    due: Due,
+    action: Action,
 }
 
-impl PartialEq for Later {
-    fn eq(&self, other: &Later) -> bool {
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Scheduled) -> bool {
         self.at == other.at
     }
 }
-impl Eq for Later {}
-impl PartialOrd for Later {
-    fn partial_cmp(&self, other: &Later) -> Option<std::cmp::Ordering> {
+impl Eq for Scheduled {}
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Scheduled) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for Later {
-    fn cmp(&self, other: &Later) -> std::cmp::Ordering {
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
         // The heap gives the largest first; the soonest is wanted.
         other.at.cmp(&self.at)
     }
@@ -276,70 +276,70 @@ impl Counts {
     }
 }
 
-struct Play {
-    field: Field,
-    table: SwarmTable,
+struct Supervisor {
+    paths: Paths,
+    table: ChaosTable,
     token: String,
     runtime: tokio::runtime::Runtime,
     proxies: Vec<Proxy>,
     clients: Vec<Option<Child>>,
     server: Option<Child>,
     /// Which start of the server this is.
-    life: u32,
-    lines: (Sender<Heard>, Receiver<Heard>),
-    later: BinaryHeap<Later>,
+    generation: u32,
+    events: (Sender<Event>, Receiver<Event>),
+    schedule: BinaryHeap<Scheduled>,
     counts: Counts,
     /// After which rounds the server is killed.
     server_kills: Vec<u32>,
     n_rounds: u32,
     /// Kills that came while the server was down, and are still to be done.
-    owed: u32,
-    told: Told,
+    pending_kills: u32,
+    seen: SeenRounds,
     /// The latest round that was recorded, and when.
-    last: Option<(u32, Instant)>,
+    last_round: Option<(u32, Instant)>,
     round_s: f64,
 }
 
-impl Play {
-    fn new(field: Field, table: SwarmTable, n_rounds: u32) -> Result<Play, CliError> {
+impl Supervisor {
+    fn new(paths: Paths, table: ChaosTable, n_rounds: u32) -> Result<Supervisor, CliError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
-            .map_err(|error| CliError::file("using", &field.out, error))?;
+            .map_err(|error| CliError::file("using", &paths.out, error))?;
         let mut proxies = Vec::new();
         for _ in 0..table.clients.get() {
-            let proxy = Proxy::start(&runtime, field.address, table.slowness());
-            proxies.push(proxy.map_err(|error| CliError::file("using", &field.out, error))?);
+            let proxy = Proxy::start(&runtime, paths.address, table.link_limits());
+            proxies.push(proxy.map_err(|error| CliError::file("using", &paths.out, error))?);
         }
         let clients = (0..table.clients.get()).map(|_| None).collect();
         let server_kills = table.server_kills(n_rounds);
-        Ok(Play {
-            field,
+        Ok(Supervisor {
+            paths,
             table,
             token: String::new(),
             runtime,
             proxies,
             clients,
             server: None,
-            life: 0,
-            lines: channel(),
-            later: BinaryHeap::new(),
+            generation: 0,
+            events: channel(),
+            schedule: BinaryHeap::new(),
             counts: Counts::default(),
             server_kills,
             n_rounds,
-            owed: 0,
-            told: Told::default(),
-            last: None,
+            pending_kills: 0,
+            seen: SeenRounds::default(),
+            last_round: None,
             round_s: 0.0,
         })
     }
 
     fn run(&mut self) -> Result<(), CliError> {
-        let stop = self.lines.0.clone();
+        let stop = self.events.0.clone();
         // Server and clients are ended first.
-        on_interruption(Box::new(move || {
-            let _ = stop.send(Heard::Stop);
+        on_interrupt(Box::new(move || {
+            let _ = stop.send(Event::Stop);
         }));
         self.start_server()?;
         self.token = self.make_token()?;
@@ -348,32 +348,32 @@ impl Play {
         }
         loop {
             let wait = self
-                .later
+                .schedule
                 .peek()
-                .map_or(Duration::from_secs(1), |later| later.at.saturating_duration_since(Instant::now()));
-            match self.lines.1.recv_timeout(wait) {
-                Ok(Heard::Round(round, line)) => self.round(round, line)?,
-                Ok(Heard::ServerEnded(life)) if life == self.life => {
+                .map_or(Duration::from_secs(1), |scheduled| scheduled.at.saturating_duration_since(Instant::now()));
+            match self.events.1.recv_timeout(wait) {
+                Ok(Event::Round(round, line)) => self.on_round(round, line)?,
+                Ok(Event::ServerEnded(generation)) if generation == self.generation => {
                     let status = self.server.take().map(|mut server| server.wait());
                     match status {
                         Some(Ok(status)) if status.success() => return Ok(()),
                         _ => return Err(self.server_failed()),
                     }
                 }
-                Ok(Heard::Stop) => return Err(CliError::Abandoned),
-                Ok(Heard::ServerEnded(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Stop) => return Err(CliError::Abandoned),
+                Ok(Event::ServerEnded(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => unreachable!("one end is here"),
             }
             self.check_clients()?;
-            while self.later.peek().is_some_and(|later| later.at <= Instant::now()) {
-                let due = self.later.pop().expect("it was just seen").due;
-                self.act(due)?;
+            while self.schedule.peek().is_some_and(|scheduled| scheduled.at <= Instant::now()) {
+                let action = self.schedule.pop().expect("it was just seen").action;
+                self.execute(action)?;
             }
         }
     }
 
     fn server_failed(&self) -> CliError {
-        self.ended_by_itself("the server", "server.log")
+        self.exited_unexpectedly("the server", "server.log")
     }
 
     /// A client that gave up is not coming back, and the server might wait for it.
@@ -385,13 +385,13 @@ impl Play {
         match self.clients.iter_mut().position(failed) {
             None => Ok(()),
             Some(client) => {
-                Err(self.ended_by_itself(&format!("client {client}"), &format!("clients/{client}.log")))
+                Err(self.exited_unexpectedly(&format!("client {client}"), &format!("clients/{client}.log")))
             }
         }
     }
 
-    fn ended_by_itself(&self, who: &str, log: &str) -> CliError {
-        let log = self.field.out.join(log);
+    fn exited_unexpectedly(&self, who: &str, log: &str) -> CliError {
+        let log = self.paths.out.join(log);
         let text = fs::read_to_string(&log).unwrap_or_default();
         let last: Vec<_> = text.lines().rev().take(5).collect();
         let last: String = last.into_iter().rev().map(|line| format!("\n  {line}")).collect();
@@ -399,133 +399,133 @@ impl Play {
     }
 
     /// A round was recorded: blows fall.
-    fn round(&mut self, round: u32, line: String) -> Result<(), CliError> {
-        if !self.told.tell(round, line).map_err(CliError::Usage)? {
+    fn on_round(&mut self, round: u32, line: String) -> Result<(), CliError> {
+        if !self.seen.observe(round, line).map_err(CliError::Usage)? {
             // The server was killed and plays its journal again.
             return Ok(());
         }
-        if let Some((_, at)) = self.last {
+        if let Some((_, at)) = self.last_round {
             self.round_s = at.elapsed().as_secs_f64();
         }
-        self.last = Some((round, Instant::now()));
+        self.last_round = Some((round, Instant::now()));
         for client in 0..self.table.clients.get() {
-            let Some((blow, strike_s, away_s)) = self.table.blow(round, client) else { continue };
-            self.after(strike_s, Due::Strike { client, blow, away_s });
+            let Some((fault, strike_s, away_s)) = self.table.fault(round, client) else { continue };
+            self.schedule_after(strike_s, Action::InjectFault { client, fault, away_s });
         }
         let kills = self.server_kills.iter().filter(|&&at| at == round).count();
         for _ in 0..kills {
-            let delay_s = self.table.when(round) * self.round_s;
-            self.after(delay_s, Due::KillServer);
+            let delay_s = self.table.kill_moment(round) * self.round_s;
+            self.schedule_after(delay_s, Action::KillServer);
         }
         if self.is_ending() {
-            self.kill_while_there_is_time();
+            self.kill_before_the_end();
         }
         if round.is_multiple_of(20) {
-            note(&format!("round {round}"));
+            print_note(&format!("round {round}"));
         }
         Ok(())
     }
 
     /// Whether the last round is the next.
     fn is_ending(&self) -> bool {
-        self.last.is_some_and(|(round, _)| round + 2 >= self.n_rounds)
+        self.last_round.is_some_and(|(round, _)| round + 2 >= self.n_rounds)
     }
 
     /// Kills that would come when the run is over come at once, one after the other.
-    fn kill_while_there_is_time(&mut self) {
-        let before = self.later.len();
-        self.later.retain(|later| later.due != Due::KillServer);
-        self.owed += (before - self.later.len()) as u32;
-        if self.server.is_some() && self.owed > 0 {
-            self.owed -= 1;
-            self.after(0.0, Due::KillServer);
+    fn kill_before_the_end(&mut self) {
+        let before = self.schedule.len();
+        self.schedule.retain(|scheduled| scheduled.action != Action::KillServer);
+        self.pending_kills += (before - self.schedule.len()) as u32;
+        if self.server.is_some() && self.pending_kills > 0 {
+            self.pending_kills -= 1;
+            self.schedule_after(0.0, Action::KillServer);
         }
     }
 
-    fn strike(&mut self, client: u32, blow: Blow, away_s: f64) {
+    fn inject_fault(&mut self, client: u32, fault: Fault, away_s: f64) {
         let idx = client as usize;
-        match blow {
-            Blow::Kill => {
+        match fault {
+            Fault::Kill => {
                 if let Some(mut child) = self.clients[idx].take() {
                     // It may have ended by itself.
                     let _ = child.kill();
                     let _ = child.wait();
                     self.counts.killed += 1;
-                    self.after(away_s, Due::StartClient(client));
+                    self.schedule_after(away_s, Action::StartClient(client));
                 }
             }
-            Blow::Pause => {
+            Fault::Pause => {
                 if let Some(child) = &self.clients[idx]
                     && plan::pause(child, true)
                 {
                     self.counts.paused += 1;
-                    self.after(away_s, Due::Continue(client));
+                    self.schedule_after(away_s, Action::ResumeClient(client));
                 }
             }
-            Blow::Cut => {
-                self.proxies[idx].set(Way::Cut);
+            Fault::Cut => {
+                self.proxies[idx].set(LinkState::Cut);
                 self.counts.cut += 1;
-                self.after(away_s, Due::Mend(client));
+                self.schedule_after(away_s, Action::RestoreLink(client));
             }
-            Blow::Silence => {
-                self.proxies[idx].set(Way::Silent);
+            Fault::Silence => {
+                self.proxies[idx].set(LinkState::Silent);
                 self.counts.silenced += 1;
-                self.after(away_s, Due::Mend(client));
+                self.schedule_after(away_s, Action::RestoreLink(client));
             }
         }
     }
 
-    fn act(&mut self, due: Due) -> Result<(), CliError> {
-        match due {
-            Due::Strike { client, blow, away_s } => self.strike(client, blow, away_s),
-            Due::StartClient(client) => self.start_client(client)?,
-            Due::Continue(client) => {
+    fn execute(&mut self, action: Action) -> Result<(), CliError> {
+        match action {
+            Action::InjectFault { client, fault: blow, away_s } => self.inject_fault(client, blow, away_s),
+            Action::StartClient(client) => self.start_client(client)?,
+            Action::ResumeClient(client) => {
                 if let Some(child) = &self.clients[client as usize] {
                     plan::pause(child, false);
                 }
             }
-            Due::Mend(client) => self.proxies[client as usize].set(Way::Open),
-            Due::KillServer => match self.server.take() {
+            Action::RestoreLink(client) => self.proxies[client as usize].set(LinkState::Open),
+            Action::KillServer => match self.server.take() {
                 Some(mut server) => {
-                    self.life += 1;
+                    self.generation += 1;
                     let _ = server.kill();
                     let _ = server.wait();
                     self.counts.server_killed += 1;
-                    self.after(self.table.down_s(self.life), Due::StartServer);
+                    self.schedule_after(self.table.down_s(self.generation), Action::StartServer);
                 }
                 // It is down: once it is up again.
-                None => self.owed += 1,
+                None => self.pending_kills += 1,
             },
-            Due::StartServer => {
+            Action::StartServer => {
                 self.start_server()?;
-                if self.owed > 0 {
-                    self.owed -= 1;
-                    let part = if self.is_ending() { 0.0 } else { self.table.when_again(self.life) };
-                    self.after(part * self.round_s, Due::KillServer);
+                if self.pending_kills > 0 {
+                    self.pending_kills -= 1;
+                    let part = if self.is_ending() { 0.0 } else { self.table.deferred_kill_moment(self.generation) };
+                    self.schedule_after(part * self.round_s, Action::KillServer);
                 }
             }
         }
         Ok(())
     }
 
-    fn after(&mut self, delay_s: f64, due: Due) {
-        self.later.push(Later { at: Instant::now() + Duration::from_secs_f64(delay_s), due });
+    fn schedule_after(&mut self, delay_s: f64, action: Action) {
+        self.schedule.push(Scheduled { at: Instant::now() + Duration::from_secs_f64(delay_s), action });
     }
 
     fn start_server(&mut self) -> Result<(), CliError> {
-        self.server = Some(self.field.serve(&self.lines.0, self.life)?);
+        self.server = Some(self.paths.serve(&self.events.0, self.generation)?);
         Ok(())
     }
 
     fn start_client(&mut self, client: u32) -> Result<(), CliError> {
         let address = self.proxies[client as usize].address();
-        self.clients[client as usize] = Some(self.field.join(client, address, &self.token)?);
+        self.clients[client as usize] = Some(self.paths.join(client, address, &self.token)?);
         Ok(())
     }
 
     /// A token for all clients, once the server has its key.
     fn make_token(&mut self) -> Result<String, CliError> {
-        let folder = self.field.out.join("server");
+        let folder = self.paths.out.join("server");
         while !folder.join(KEY).exists() {
             let server = self.server.as_mut().expect("it was just started");
             if !matches!(server.try_wait(), Ok(None)) {
@@ -541,7 +541,7 @@ impl Play {
     }
 
     /// Ends everybody who is left.
-    fn end(&mut self) {
+    fn kill_all(&mut self) {
         for mut child in self.clients.iter_mut().filter_map(Option::take).chain(self.server.take()) {
             let _ = child.kill();
             let _ = child.wait();
@@ -551,9 +551,9 @@ impl Play {
     }
 }
 
-impl Drop for Play {
+impl Drop for Supervisor {
     fn drop(&mut self) {
-        self.end();
+        self.kill_all();
     }
 }
 
@@ -561,26 +561,26 @@ impl Drop for Play {
 mod tests {
     use super::*;
 
-    fn told(rounds: &[(u32, &str)]) -> Result<Told, String> {
-        let mut told = Told::default();
-        rounds.iter().try_for_each(|&(round, line)| told.tell(round, line.to_owned()).map(drop))?;
-        Ok(told)
+    fn seen(rounds: &[(u32, &str)]) -> Result<SeenRounds, String> {
+        let mut seen = SeenRounds::default();
+        rounds.iter().try_for_each(|&(round, line)| seen.observe(round, line.to_owned()).map(drop))?;
+        Ok(seen)
     }
 
     #[test]
     fn a_round_that_is_played_again_otherwise_is_found() {
-        assert!(told(&[(0, "a"), (1, "b"), (0, "a"), (1, "b"), (2, "c")]).is_ok());
-        let error = told(&[(0, "a"), (1, "b"), (1, "c")]).unwrap_err();
+        assert!(seen(&[(0, "a"), (1, "b"), (0, "a"), (1, "b"), (2, "c")]).is_ok());
+        let error = seen(&[(0, "a"), (1, "b"), (1, "c")]).unwrap_err();
         assert_eq!(error, "round 1 was played again otherwise: first b, and then c");
     }
 
     #[test]
-    fn a_record_has_every_round_once_as_it_was_told() {
+    fn a_record_has_every_round_once_as_it_was_reported() {
         // The server may be killed after it recorded a round and before it told it.
-        let told = told(&[(0, "a"), (2, "c")]).unwrap();
+        let seen = seen(&[(0, "a"), (2, "c")]).unwrap();
         let check = |rows: &[(u32, &str)]| {
             let rows: Vec<_> = rows.iter().map(|&(round, line)| (round, line.to_owned())).collect();
-            told.check(&rows, 3)
+            seen.check(&rows, 3)
         };
         assert_eq!(check(&[(0, "a"), (1, "b"), (2, "c")]), Ok(()));
         for (rows, expected) in [
@@ -592,6 +592,6 @@ mod tests {
             let error = check(rows).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }
-        assert!(told.check(&[(0, "a".to_owned())], 0).unwrap_err().starts_with("round 2 was told"));
+        assert!(seen.check(&[(0, "a".to_owned())], 0).unwrap_err().starts_with("round 2 was told"));
     }
 }

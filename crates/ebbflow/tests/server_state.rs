@@ -29,7 +29,7 @@ fn lines(out: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_served_run_goes_on_from_its_older_checkpoint_and_goes_back_when_told() {
+fn a_served_run_resumes_from_its_older_checkpoint_and_rolls_back_on_request() {
     let place = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(place.path(), "");
     fleet.play(9);
@@ -40,18 +40,18 @@ fn a_served_run_goes_on_from_its_older_checkpoint_and_goes_back_when_told() {
     assert_eq!(newer, older + 2);
 
     // It goes on with its clients, and by nothing else.
-    let said = fail(&["resume", text(&out)]);
+    let message = fail(&["resume", text(&out)]);
     assert!(
-        said.contains("the command that began it") && said.contains("ebbflow serve FILE --out "),
-        "{said}"
+        message.contains("the command that began it") && message.contains("ebbflow serve FILE --out "),
+        "{message}"
     );
     assert_eq!((lines(&out), checkpoints(&out)), (before.clone(), there.clone()));
 
     // The newest checkpoint is damaged: the older one and the journal make the same rounds again.
     damage(&checkpoint(&out, newer));
-    let said = fleet.play(before.len() - older as usize + 1);
+    let log = fleet.play(before.len() - older as usize + 1);
     let warning = format!("going on from {}", checkpoint(&out, older).display());
-    assert!(said.contains("checkpoint-") && said.contains(&warning), "{said}");
+    assert!(log.contains("checkpoint-") && log.contains(&warning), "{log}");
     let now = lines(&out);
     assert!(now.len() > before.len() && now[..before.len()] == before);
 
@@ -60,8 +60,8 @@ fn a_served_run_goes_on_from_its_older_checkpoint_and_goes_back_when_told() {
     let none = fail(&["rollback", text(&out), "--to", "1"]);
     assert!(none.contains(&format!("there are those after {older}, {newer} rounds")), "{none}");
     let before = lines(&out);
-    let said = succeed(&["rollback", text(&out), "--to", &(newer - 1).to_string()]);
-    assert!(said.contains(&format!("back after round {older}")), "{said}");
+    let message = succeed(&["rollback", text(&out), "--to", &(newer - 1).to_string()]);
+    assert!(message.contains(&format!("back after round {older}")), "{message}");
     assert_eq!(lines(&out), before[..older as usize]);
     let kept = fs::read_to_string(out.join(format!("rounds.jsonl.cut-at-{older:06}"))).unwrap();
     assert!(kept.starts_with(&before[older as usize..].concat()));
@@ -118,9 +118,9 @@ fn a_server_whose_checkpoints_cannot_be_written_goes_on_and_loses_nothing() {
     let in_the_way = |after: u32| out.join(format!("checkpoint-{after:06}.ebb.new"));
     let blocked = newest + 1..newest + 1000;
     blocked.clone().for_each(|after| fs::create_dir(in_the_way(after)).unwrap());
-    let said = fleet.play(30);
-    assert!(said.contains("the run goes on, and it is tried again after every round"), "{said}");
-    assert_eq!(checkpoints(&out).last(), Some(&newest), "{said}");
+    let log = fleet.play(30);
+    assert!(log.contains("the run goes on, and it is tried again after every round"), "{log}");
+    assert_eq!(checkpoints(&out).last(), Some(&newest), "{log}");
     let before = lines(&out);
     assert!(before.len() > newest as usize + 25);
     blocked.for_each(|after| fs::remove_dir(in_the_way(after)).unwrap());
@@ -142,16 +142,16 @@ fn a_journal_of_another_time_changes_nothing_and_the_run_can_go_back_to_it() {
     let before = lines(&out);
     fs::copy(&copy, out.join("server.redb")).unwrap();
     // The checkpoints are of rounds that this journal does not know.
-    let (code, said) = Server::start(&fleet.file, &out).map(Server::kill).unwrap_err();
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("they are not of one time") && said.contains("ebbflow rollback"), "{said}");
+    let (code, message) = Server::start(&fleet.file, &out).map(Server::kill).unwrap_err();
+    assert_eq!(code, Some(1), "{message}");
+    assert!(message.contains("they are not of one time") && message.contains("ebbflow rollback"), "{message}");
     assert_eq!(lines(&out), before);
     // Nor are the rows.
     checkpoints(&out).into_iter().for_each(|after| fs::remove_file(checkpoint(&out, after)).unwrap());
-    let (code, said) = Server::start(&fleet.file, &out).map(Server::kill).unwrap_err();
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains(&format!("has {} rounds, and the journal ends in round", before.len())), "{said}");
-    assert!(said.contains("ebbflow rollback FOLDER --to "), "{said}");
+    let (code, message) = Server::start(&fleet.file, &out).map(Server::kill).unwrap_err();
+    assert_eq!(code, Some(1), "{message}");
+    assert!(message.contains(&format!("has {} rounds, and the journal ends in round", before.len())), "{message}");
+    assert!(message.contains("ebbflow rollback FOLDER --to "), "{message}");
     assert_eq!(lines(&out), before);
     assert!(n_then < before.len() as u32);
 }
@@ -181,9 +181,9 @@ fn a_damaged_checkpoint_of_a_simulation_is_passed_over_and_the_end_is_the_same()
     let newest = *checkpoints(&out).last().expect("it was interrupted after a checkpoint");
     damage(&checkpoint(&out, newest));
     let output = run(&["resume", text(&out), "--quiet"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && said.contains("warning: "), "{said}");
-    assert!(said.contains(&format!("checkpoint-{newest:06}.ebb: damaged")), "{said}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && message.contains("warning: "), "{message}");
+    assert!(message.contains(&format!("checkpoint-{newest:06}.ebb: damaged")), "{message}");
     common::assert_same(&straight, &out);
 }
 
@@ -202,8 +202,8 @@ fn what_a_server_and_its_clients_keep_nobody_else_can_read_or_lock() {
 
     let place = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(place.path(), "");
-    let said = fleet.play(5);
-    assert!(!said.contains("other users"), "{said}");
+    let log = fleet.play(5);
+    assert!(!log.contains("other users"), "{log}");
     succeed(&["revoke", text(&fleet.out), "--tokens", "7"]);
     for folder in [fleet.out.clone(), place.path().join("home-0")] {
         for (path, mode) in modes(&folder) {
@@ -221,10 +221,10 @@ fn what_a_server_and_its_clients_keep_nobody_else_can_read_or_lock() {
     assert!(fs::read_to_string(&token).unwrap().starts_with("ebb-"));
     // A folder of an earlier version is pointed out.
     fs::set_permissions(&fleet.out, fs::Permissions::from_mode(0o755)).unwrap();
-    let said = fleet.play(0);
+    let log = fleet.play(0);
     assert!(
-        said.contains("other users of this machine can look into it (mode 755")
-            && said.contains("chmod -R go-rwx")
+        log.contains("other users of this machine can look into it (mode 755")
+            && log.contains("chmod -R go-rwx")
     );
     // Simulations are no secret: they go by the user's own mask.
     let run = common::record(place.path(), "simulated", common::SMALL, &[]);

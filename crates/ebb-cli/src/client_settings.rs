@@ -8,45 +8,45 @@ use ebb_settings::{BuildContext, Tree};
 use crate::CliError;
 
 /// The tables that concern clients.
-const TABLES: [&str; 3] = ["data", "model", "local"];
+const CLIENT_TABLES: [&str; 3] = ["data", "model", "local"];
 
 /// Keys of `[data]` with which a machine's owner names a program, and a file wherever it is.
-const OF_THE_OWNER: [&str; 2] = ["trainer", "model"];
+const OWNER_KEYS: [&str; 2] = ["trainer", "model"];
 
 /// Keys of `[data]` that name files: within the data folder they are anybody's.
-const FILES: [&str; 2] = ["file", "test_file"];
+const FILE_KEYS: [&str; 2] = ["file", "test_file"];
 
 /// What of the settings a server says.
-pub(crate) fn said(resolved: &str) -> String {
+pub(crate) fn settings_for_clients(resolved: &str) -> String {
     let root = resolved.parse().expect("resolved settings are TOML");
-    toml::to_string(&for_everybody(root)).expect("tables of TOML can be written")
+    toml::to_string(&without_owner_keys(root)).expect("tables of TOML can be written")
 }
 
 /// What of that a client heeds. The server may be anybody's, so it is looked at again.
-pub(crate) fn heeded(said: &str) -> Result<Tree, CliError> {
-    let said: toml::Table =
-        said.parse().map_err(|_| CliError::Usage("the server's settings are not TOML".to_owned()))?;
-    let heeded = for_everybody(said);
-    for (name, value) in &heeded {
+pub(crate) fn accepted_settings(server_settings: &str) -> Result<Tree, CliError> {
+    let server_settings: toml::Table =
+        server_settings.parse().map_err(|_| CliError::Usage("the server's settings are not TOML".to_owned()))?;
+    let accepted = without_owner_keys(server_settings);
+    for (name, value) in &accepted {
         if let Some((key, number)) = too_large(name, value) {
             return Err(CliError::Usage(format!(
-                "the server's settings say {key} = {number}, and no client takes more than {MOST} there; look at the server, or whether \
+                "the server's settings say {key} = {number}, and no client takes more than {MAX_NUMBER} there; look at the server, or whether \
                  this is the right one"
             )));
         }
     }
-    let heeded = toml::to_string(&heeded).expect("tables of TOML can be written");
-    Ok(Tree::parse(&heeded, "the server's settings")?)
+    let accepted = toml::to_string(&accepted).expect("tables of TOML can be written");
+    Ok(Tree::parse(&accepted, "the server's settings")?)
 }
 
 /// Numbers of a server's settings are no larger: of clients, samples or neurons, for all of which a client
 /// takes memory.
-const MOST: i64 = 1 << 24;
+const MAX_NUMBER: i64 = 1 << 24;
 
 /// The first whole number that is too large, but for seeds, and its key.
 fn too_large(key: &str, value: &toml::Value) -> Option<(String, i64)> {
     match value {
-        toml::Value::Integer(number) if *number > MOST && !key.ends_with(".seed") => {
+        toml::Value::Integer(number) if *number > MAX_NUMBER && !key.ends_with(".seed") => {
             Some((key.to_owned(), *number))
         }
         toml::Value::Array(values) => values.iter().find_map(|value| too_large(key, value)),
@@ -58,21 +58,21 @@ fn too_large(key: &str, value: &toml::Value) -> Option<(String, i64)> {
 }
 
 /// The settings without those that only the owner of a machine may make there.
-fn for_everybody(mut root: toml::Table) -> toml::Table {
-    root.retain(|name, table| TABLES.contains(&name) && table.is_table());
+fn without_owner_keys(mut root: toml::Table) -> toml::Table {
+    root.retain(|name, table| CLIENT_TABLES.contains(&name) && table.is_table());
     if let Some(data) = root.get_mut("data").and_then(toml::Value::as_table_mut) {
         data.retain(|key, value| {
             let leads_out = || value.as_str().is_none_or(|path| !stays_within(Path::new(path)));
-            !(OF_THE_OWNER.contains(&key) || FILES.contains(&key) && leads_out())
+            !(OWNER_KEYS.contains(&key) || FILE_KEYS.contains(&key) && leads_out())
         });
     }
     root
 }
 
 /// What the owner of both machines says to a client beside the server's settings: its worker, and files wherever they are.
-pub(crate) fn own_arguments(tree: &Tree) -> Vec<String> {
+pub(crate) fn client_arguments(tree: &Tree) -> Vec<String> {
     let mut arguments = Vec::new();
-    for key in FILES.map(|file| format!("data.{file}")) {
+    for key in FILE_KEYS.map(|file| format!("data.{file}")) {
         if let Some(path) = tree.text(&key).filter(|path| !stays_within(Path::new(path))) {
             arguments.extend(["--set".to_owned(), format!("{key}={}", toml::Value::from(path))]);
         }
@@ -97,21 +97,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_and_files_elsewhere_are_neither_said_nor_heeded() {
+    fn programs_and_files_elsewhere_are_neither_sent_nor_accepted() {
         let settings = "recipe = \"scaffold\"\n[select]\nkind = \"everyone\"\n[serve]\nlisten = \"127.0.0.1:1\"\n[local]\nrate = 0.1\n\
                         [data]\nkind = \"external\"\nclients = 2\nmodel = \"/etc/shadow\"\nfile = \"/etc/shadow\"\n\
                         test_file = \"sets/../../shadow\"\n[data.trainer]\ncommand = [\"sh\"]\n";
         let expected = "[data]\nclients = 2\nkind = \"external\"\n\n[local]\nrate = 0.1\n";
-        assert_eq!(said(settings), expected);
-        assert_eq!(heeded(settings).unwrap().to_toml(), expected);
+        assert_eq!(settings_for_clients(settings), expected);
+        assert_eq!(accepted_settings(settings).unwrap().to_toml(), expected);
         let harmless = "[data]\nfile = \"adult/adult.data.gz\"\ntest_file = \"./adult.test.gz\"\n";
-        assert_eq!(said(harmless), harmless);
-        assert_eq!(said("[data]\nfile = 7\n"), "[data]\n");
+        assert_eq!(settings_for_clients(harmless), harmless);
+        assert_eq!(settings_for_clients("[data]\nfile = 7\n"), "[data]\n");
     }
 
     #[test]
-    fn numbers_that_no_memory_holds_are_not_heeded() {
-        let check = |settings: &str| heeded(settings).map(|_| ()).map_err(|error| error.to_string());
+    fn numbers_that_no_memory_holds_are_not_accepted() {
+        let check = |settings: &str| accepted_settings(settings).map(|_| ()).map_err(|error| error.to_string());
         assert_eq!(check("[data]\nclients = 16777216\nseed = 4000000000\n[local]\nsteps = 5"), Ok(()));
         for (settings, named) in [
             ("[data]\nclients = 16777217", "data.clients = 16777217"),
@@ -124,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn whoever_owns_both_machines_says_it_to_both() {
-        let own = |text: &str| own_arguments(&Tree::parse(text, "a.toml").unwrap());
+    fn an_owner_of_both_machines_passes_them_to_both() {
+        let own = |text: &str| client_arguments(&Tree::parse(text, "a.toml").unwrap());
         let worker =
             "[data]\nkind = \"external\"\ntrainer = { command = [\"python3\", \"w.py\"], timeout_s = 2.5 }";
         assert_eq!(own(worker), ["--worker-timeout=2.5", "--exec", "python3", "w.py"]);

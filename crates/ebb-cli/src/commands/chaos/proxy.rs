@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 /// How slow a connection is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Slowness {
+pub(super) struct LinkLimits {
     /// How long everything is under way.
     pub(super) delay: Duration,
     /// How much goes through in a second.
@@ -23,7 +23,7 @@ pub(super) struct Slowness {
 
 /// What comes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum LinkState {
     Open,
     /// Nothing, and both sides are told.
     Cut,
@@ -34,27 +34,27 @@ pub(super) enum Way {
 /// A way to a server.
 pub(super) struct Proxy {
     address: SocketAddr,
-    way: watch::Sender<Way>,
+    state: watch::Sender<LinkState>,
     task: JoinHandle<()>,
 }
 
 /// So much is under way at a time.
-const UNDER_WAY: usize = 64;
+const MAX_IN_FLIGHT: usize = 64;
 
 impl Proxy {
-    pub(super) fn start(runtime: &Runtime, server: SocketAddr, slowness: Slowness) -> io::Result<Proxy> {
+    pub(super) fn start(runtime: &Runtime, server: SocketAddr, limits: LinkLimits) -> io::Result<Proxy> {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
         let address = listener.local_addr()?;
-        let (to, way) = watch::channel(Way::Open);
+        let (to, state) = watch::channel(LinkState::Open);
         let task = runtime.spawn(async move {
             loop {
                 let Ok((client, _)) = listener.accept().await else { continue };
-                if *way.borrow() != Way::Cut {
-                    tokio::spawn(carry(client, server, slowness, way.clone()));
+                if *state.borrow() != LinkState::Cut {
+                    tokio::spawn(relay(client, server, limits, state.clone()));
                 }
             }
         });
-        Ok(Proxy { address, way: to, task })
+        Ok(Proxy { address, state: to, task })
     }
 
     pub(super) fn address(&self) -> SocketAddr {
@@ -62,8 +62,8 @@ impl Proxy {
     }
 
     /// Cuts it, or mends it.
-    pub(super) fn set(&self, way: Way) {
-        self.way.send_replace(way);
+    pub(super) fn set(&self, state: LinkState) {
+        self.state.send_replace(state);
     }
 }
 
@@ -74,9 +74,9 @@ impl Drop for Proxy {
 }
 
 /// Carries both ways until one side ends or the way is cut.
-async fn carry(client: TcpStream, server: SocketAddr, slowness: Slowness, mut way: watch::Receiver<Way>) {
-    let (forth, back) = (way.clone(), way.clone());
-    if !matches!(way.wait_for(|way| *way != Way::Silent).await.as_deref(), Ok(Way::Open)) {
+async fn relay(client: TcpStream, server: SocketAddr, limits: LinkLimits, mut state: watch::Receiver<LinkState>) {
+    let (forth, back) = (state.clone(), state.clone());
+    if !matches!(state.wait_for(|state| *state != LinkState::Silent).await.as_deref(), Ok(LinkState::Open)) {
         return;
     }
     let Ok(server) = TcpStream::connect(server).await else { return };
@@ -85,26 +85,26 @@ async fn carry(client: TcpStream, server: SocketAddr, slowness: Slowness, mut wa
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = one_way(from_client, to_server, slowness, forth) => {}
-        () = one_way(from_server, to_client, slowness, back) => {}
-        _ = way.wait_for(|way| *way == Way::Cut) => {}
+        () = forward(from_client, to_server, limits, forth) => {}
+        () = forward(from_server, to_client, limits, back) => {}
+        _ = state.wait_for(|state| *state == LinkState::Cut) => {}
     }
 }
 
-async fn one_way(
+async fn forward(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    slowness: Slowness,
-    mut way: watch::Receiver<Way>,
+    limits: LinkLimits,
+    mut state: watch::Receiver<LinkState>,
 ) {
-    let (under_way, mut arrives) = mpsc::channel::<(Instant, Vec<u8>)>(UNDER_WAY);
+    let (in_flight, mut arrives) = mpsc::channel::<(Instant, Vec<u8>)>(MAX_IN_FLIGHT);
     let read = async move {
         let mut buffer = vec![0; 16 * 1024];
         while let Ok(count @ 1..) = from.read(&mut buffer).await {
-            if let Some(bytes_per_s) = slowness.bytes_per_s {
+            if let Some(bytes_per_s) = limits.bytes_per_s {
                 tokio::time::sleep(Duration::from_secs_f64(count as f64 / bytes_per_s)).await;
             }
-            if under_way.send((Instant::now() + slowness.delay, buffer[..count].to_vec())).await.is_err() {
+            if in_flight.send((Instant::now() + limits.delay, buffer[..count].to_vec())).await.is_err() {
                 return;
             }
         }
@@ -112,13 +112,13 @@ async fn one_way(
     let write = async move {
         while let Some((due, bytes)) = arrives.recv().await {
             tokio::time::sleep_until(due).await;
-            let open = way.wait_for(|way| *way == Way::Open).await.is_ok();
+            let open = state.wait_for(|state| *state == LinkState::Open).await.is_ok();
             if !open || to.write_all(&bytes).await.is_err() {
                 return;
             }
         }
         // That one side hung up does not come through either.
-        let _ = way.wait_for(|way| *way == Way::Open).await;
+        let _ = state.wait_for(|state| *state == LinkState::Open).await;
     };
     tokio::join!(read, write);
 }
@@ -133,7 +133,7 @@ mod tests {
     /// A proxy, and both ends of a connection through it.
     fn connected(runtime: &Runtime) -> (Proxy, TcpStream, TcpStream) {
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
-        let proxy = Proxy::start(runtime, server.local_addr().unwrap(), Slowness::default()).unwrap();
+        let proxy = Proxy::start(runtime, server.local_addr().unwrap(), LinkLimits::default()).unwrap();
         let client = TcpStream::connect(proxy.address()).unwrap();
         (proxy, client, server.accept().unwrap().0)
     }
@@ -141,20 +141,20 @@ mod tests {
     /// Sends something through.
     fn passes(from: &mut TcpStream, to: &mut TcpStream, what: &[u8]) {
         from.write_all(what).unwrap();
-        let mut heard = vec![0; what.len()];
-        to.read_exact(&mut heard).unwrap();
-        assert_eq!(heard, what);
+        let mut received = vec![0; what.len()];
+        to.read_exact(&mut received).unwrap();
+        assert_eq!(received, what);
     }
 
     #[test]
-    fn a_silent_way_holds_what_is_sent_and_that_somebody_hung_up() {
+    fn a_silent_link_holds_what_is_sent_and_a_close() {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (proxy, mut client, mut server) = connected(&runtime);
         let (_other, mut one, mut two) = connected(&runtime);
         passes(&mut client, &mut server, b"first");
         passes(&mut server, &mut client, b"back");
-        proxy.set(Way::Silent);
+        proxy.set(LinkState::Silent);
         client.write_all(b"second").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         // What others send comes through meanwhile, and nothing of this.
@@ -163,19 +163,19 @@ mod tests {
         let error = server.read(&mut [0; 16]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         server.set_nonblocking(false).unwrap();
-        proxy.set(Way::Open);
+        proxy.set(LinkState::Open);
         let mut rest = Vec::new();
         server.read_to_end(&mut rest).unwrap();
         assert_eq!(rest, b"second");
     }
 
     #[test]
-    fn whoever_is_cut_off_hears_of_it() {
+    fn both_ends_of_a_cut_link_are_closed() {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (proxy, mut client, mut server) = connected(&runtime);
         passes(&mut client, &mut server, b"first");
-        proxy.set(Way::Cut);
+        proxy.set(LinkState::Cut);
         for end in [&mut client, &mut server] {
             assert!(matches!(end.read(&mut [0; 16]), Ok(0) | Err(_)));
         }
