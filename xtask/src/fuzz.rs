@@ -28,8 +28,8 @@ impl Readers {
     fn test(self) -> &'static [&'static str] {
         match self {
             // The readers of data sets, and those of recordings of the world.
-            Readers::Files => &["-p", "ebb-train", "-p", "ebb-sim", "--test", "damaged"],
-            Readers::Net => &["-p", "ebb-net", "--lib", "damaged"],
+            Readers::Files => &["-p", "ebb-train", "-p", "ebb-sim", "--test", "fuzz"],
+            Readers::Net => &["-p", "ebb-net", "--lib", "fuzz"],
         }
     }
 }

@@ -16,9 +16,9 @@ use ebb_train::backend::Threads;
 use ebb_train::{Evaluation, Task, TaskEvaluator};
 use serde::{Deserialize, Serialize};
 
-use crate::selection_key::{SelectionKey, SelectionSource};
-use crate::guard_settings::{GuardSettings, Protection, protect};
 use crate::evaluator::RunEvaluator;
+use crate::guard_settings::{GuardSettings, Protection, protect};
+use crate::selection_key::{SelectionKey, SelectionSource};
 use crate::serve_settings::ServeTable;
 use crate::{CliError, PROGRAM};
 
@@ -243,7 +243,8 @@ impl Assembled {
     ) -> Result<Self, CliError> {
         let missing_key = tree.error("run.draws_by", MISSING_KEY);
         let (run, world, local) = build(registry, tree, folder, threads, |tree, task, context| {
-            let world_context = BuildContext { n_rounds: scheduled_rounds(tree, context.n_rounds), ..context };
+            let world_context =
+                BuildContext { n_rounds: scheduled_rounds(tree, context.n_rounds), ..context };
             let world = World::build(&tree.table("world", world_context), task)?;
             check_rounds(tree, &world, context.n_rounds)?;
             let n_clients = task.n_clients();
@@ -256,7 +257,8 @@ impl Assembled {
             })
         })?;
         let backend = Box::new(Threads::new(threads));
-        let fleet = SimFleet::new(world, Arc::clone(&run.task), local, backend, u64::from(run.run_table.seed));
+        let fleet =
+            SimFleet::new(world, Arc::clone(&run.task), local, backend, u64::from(run.run_table.seed));
         let mut run = run.with_fleet(fleet);
         if run.run_table.draws_by == Some(SelectionSource::Key) {
             run.set_selection_key(SelectionKey::read(folder)?.ok_or(missing_key)?);
@@ -282,7 +284,9 @@ impl Assembled<()> {
             let evaluate = tree.table("evaluate", context);
             // A flag that is false asks for nothing; sets are no flag.
             let is_requested = |key: &&str| evaluate.has(key) && evaluate.flag(key) != Some(false);
-            if let Some(key) = ["oracle_absent", "oracle_per_client", "oracle_sets"].into_iter().find(is_requested) {
+            if let Some(key) =
+                ["oracle_absent", "oracle_per_client", "oracle_sets"].into_iter().find(is_requested)
+            {
                 let message = "only a simulation can know this; leave it out, or run it with: ebbflow run";
                 return Err(evaluate.error(key, message).into());
             }
@@ -492,7 +496,7 @@ pub(crate) fn journal_entry(state: &[u8]) -> Result<u64, StateError> {
     let mut loader = Loader::new(state);
     loader.section("engine", Loader::skip_rest)?;
     loader.section("fleet", |from| {
-        let entry = ebb_net::entry_of_saved(from)?;
+        let entry = ebb_net::first_entry_of_saved(from)?;
         from.skip_rest().map(|()| entry)
     })
 }
@@ -512,8 +516,11 @@ pub(crate) fn check_rounds(tree: &Tree, world: &World, n_rounds: u32) -> Result<
 
 /// What whoever trains lacks of what is asked, in words.
 pub(crate) fn missing_features(task: &dyn Task, required_features: &[StepFeature]) -> Option<String> {
-    let missing: Vec<_> =
-        required_features.iter().filter(|feature| !task.supports(**feature)).map(|skill| skill.name()).collect();
+    let missing: Vec<_> = required_features
+        .iter()
+        .filter(|feature| !task.supports(**feature))
+        .map(|skill| skill.name())
+        .collect();
     (!missing.is_empty()).then(|| {
         format!(
             "the recipe needs a worker that can do {}, and this one does not say that it can; teach it, add the word to what it \
@@ -565,12 +572,18 @@ fn ineffective_settings(resolved: &str, n_rounds: u32, simulated: bool) -> Vec<S
 }
 
 /// Refuses a method that goes by true chances where nobody knows them.
-pub(crate) fn check_oracle_probabilities(tree: &Tree, roles: &Roles, probabilities: &[f64]) -> Result<(), CliError> {
+pub(crate) fn check_oracle_probabilities(
+    tree: &Tree,
+    roles: &Roles,
+    probabilities: &[f64],
+) -> Result<(), CliError> {
     let requirements = [
         ("select.kind", roles.selector.needs_oracle_probabilities()),
         ("aggregate.chances", roles.aggregator.needs_oracle_probabilities()),
     ];
-    if let Some((key, _)) = requirements.into_iter().find(|(_, is_required)| *is_required && probabilities.is_empty()) {
+    if let Some((key, _)) =
+        requirements.into_iter().find(|(_, is_required)| *is_required && probabilities.is_empty())
+    {
         let message = "nobody can know the chances of clients in this world; give it [world.availability] \
                        kind = \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another";
         return Err(tree.error(key, message).into());

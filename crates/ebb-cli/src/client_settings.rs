@@ -24,8 +24,9 @@ pub(crate) fn settings_for_clients(resolved: &str) -> String {
 
 /// What of that a client heeds. The server may be anybody's, so it is looked at again.
 pub(crate) fn accepted_settings(server_settings: &str) -> Result<Tree, CliError> {
-    let server_settings: toml::Table =
-        server_settings.parse().map_err(|_| CliError::Usage("the server's settings are not TOML".to_owned()))?;
+    let server_settings: toml::Table = server_settings
+        .parse()
+        .map_err(|_| CliError::Usage("the server's settings are not TOML".to_owned()))?;
     let accepted = without_owner_keys(server_settings);
     for (name, value) in &accepted {
         if let Some((key, number)) = too_large(name, value) {
@@ -111,7 +112,8 @@ mod tests {
 
     #[test]
     fn numbers_that_no_memory_holds_are_not_accepted() {
-        let check = |settings: &str| accepted_settings(settings).map(|_| ()).map_err(|error| error.to_string());
+        let check =
+            |settings: &str| accepted_settings(settings).map(|_| ()).map_err(|error| error.to_string());
         assert_eq!(check("[data]\nclients = 16777216\nseed = 4000000000\n[local]\nsteps = 5"), Ok(()));
         for (settings, named) in [
             ("[data]\nclients = 16777217", "data.clients = 16777217"),

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use ebb_net::ClientJudge;
+use ebb_net::ClientEvaluator;
 use ebb_round::{Census, Evaluator, FleetError, Parcel, RoundNo, Score, Shares};
 use ebb_train::TaskEvaluator;
 
@@ -11,7 +11,7 @@ pub enum RunEvaluator {
     /// This machine.
     Local(TaskEvaluator),
     /// The clients.
-    Clients(ClientJudge),
+    Clients(ClientEvaluator),
 }
 
 impl RunEvaluator {
@@ -36,7 +36,7 @@ impl RunEvaluator {
                 let score = local.score_in_round(&model.model, census, shares);
                 self.check().map(|()| Some(score))
             }
-            RunEvaluator::Clients(clients) => clients.judge(number, model, census),
+            RunEvaluator::Clients(clients) => clients.score_round(number, model, census),
         }
     }
 
@@ -46,7 +46,7 @@ impl RunEvaluator {
             RunEvaluator::Local(local) => local.take_failure().map_or(Ok(()), |message| {
                 Err(FleetError::Failed { operation: "judging the model".to_owned(), message })
             }),
-            RunEvaluator::Clients(clients) => clients.failed().map_or(Ok(()), Err),
+            RunEvaluator::Clients(clients) => clients.take_error().map_or(Ok(()), Err),
         }
     }
 }

@@ -97,7 +97,11 @@ impl GuardSettings {
             accuracy_drop: table.accuracy_drop.map(Probability::get),
         };
         let reported_quantile = table.stated_quantile.map(Probability::get);
-        Ok(GuardSettings { limits: (!table.off).then_some(limits), most_void: table.most_void, reported_quantile })
+        Ok(GuardSettings {
+            limits: (!table.off).then_some(limits),
+            most_void: table.most_void,
+            reported_quantile,
+        })
     }
 }
 

@@ -7,21 +7,21 @@
 mod args;
 pub mod assemble;
 mod chart;
+mod client_settings;
 mod commands;
-pub mod selection_key;
 pub mod drive;
 mod error;
+mod evaluator;
 mod grid;
 mod guard_settings;
-mod client_settings;
-mod evaluator;
 mod output;
 mod permissions;
 mod progress;
+pub mod selection_key;
+mod selection_only;
 mod serve_settings;
 mod tasks;
 mod typeset;
-mod selection_only;
 
 use std::process::ExitCode;
 

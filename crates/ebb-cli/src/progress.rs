@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::CliError;
 use crate::args::RunOptions;
 use crate::drive::RunObserver;
-use crate::output::{format_duration, format_metric, print_note, print_line};
+use crate::output::{format_duration, format_metric, print_line, print_note};
 
 /// Shows the progress of one run.
 pub(crate) struct Progress {
@@ -45,7 +45,15 @@ impl Progress {
         } else {
             Style::Lines
         };
-        Progress { style, n_rounds, first, began: Instant::now(), accuracy: None, loss: None, logs_warnings: false }
+        Progress {
+            style,
+            n_rounds,
+            first,
+            began: Instant::now(),
+            accuracy: None,
+            loss: None,
+            logs_warnings: false,
+        }
     }
 
     /// Warnings go where a server logs what it does.

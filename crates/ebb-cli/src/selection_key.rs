@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 
 use ebb_net::Digest;
-use ebb_net::tokens::{Key, keep_private, unguessable};
+use ebb_net::tokens::{Key, random_bytes, write_private};
 use serde::{Deserialize, Serialize};
 
 use crate::CliError;
@@ -66,7 +66,7 @@ impl SelectionKey {
                 file.display()
             )));
         }
-        let key = SelectionKey(unguessable::<KEY_BYTES>().to_vec());
+        let key = SelectionKey(random_bytes::<KEY_BYTES>().to_vec());
         key.copy_to(folder)?;
         Ok(key)
     }
@@ -75,12 +75,12 @@ impl SelectionKey {
     pub(crate) fn copy_to(&self, folder: &Path) -> Result<(), CliError> {
         let file = folder.join(KEY_FILE);
         let bytes = [self.0.as_slice(), &checksum(&self.0)].concat();
-        keep_private(&file, &bytes).map_err(|error| CliError::file("writing", &file, error))
+        write_private(&file, &bytes).map_err(|error| CliError::file("writing", &file, error))
     }
 
     /// The seed that it stands for.
     pub(crate) fn seed(&self) -> u64 {
-        Key::new(&self.0).number(PURPOSE)
+        Key::new(&self.0).derived_number(PURPOSE)
     }
 }
 

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
-use ebb_net::pack::{Number, Packing};
-use ebb_net::{Abilities, AfterDeadline, Rules, Tls};
+use ebb_net::pack::{ElementType, Packing};
+use ebb_net::{AfterDeadline, Capabilities, Rules, TlsFiles};
 use ebb_round::{Layout, RequiredCapabilities, SideName};
 use ebb_settings::{NonNegative, Positive, Settings, SettingsError};
 use ebb_train::Task;
@@ -213,29 +213,29 @@ impl ServeTable {
                 LateWork::Late => AfterDeadline::Late,
             },
             quorum: self.quorum,
-            least_up: self.least_up.get(),
+            min_available: self.least_up.get(),
             heartbeat_s: self.heartbeat_s.get(),
-            most_clients: self.most_clients.get(),
-            most_samples: self.most_samples.map_or(u32::MAX, NonZeroU32::get),
-            most_samples_times: self.most_samples_times.map(Positive::get),
-            memory_bytes: self.memory_bytes,
+            max_clients: self.most_clients.get(),
+            max_samples: self.most_samples.map_or(u32::MAX, NonZeroU32::get),
+            max_samples_times_median: self.most_samples_times.map(Positive::get),
+            update_memory_bytes: self.memory_bytes,
             // No recipe needs half-done work: those that weigh it (the schemes, `fednova`) take whole work as well. Nor must all
             // judge, for one that cannot may train.
-            needs: Abilities {
-                sides: required.memory,
+            required_capabilities: Capabilities {
+                side_vectors: required.memory,
                 own_start: required.own_start,
                 probe: required.probe,
-                ..Abilities::default()
+                ..Capabilities::default()
             },
-            uses: Abilities {
+            optional_capabilities: Capabilities {
                 partial: self.after_deadline == LateWork::Cut,
                 evaluate: self.judged_by == EvaluatedBy::Clients,
-                ..Abilities::default()
+                ..Capabilities::default()
             },
             layout,
-            sides: side_vectors.into(),
-            down: self.down.packing(),
-            up: self.up.packing(),
+            side_names: side_vectors.into(),
+            download_packing: self.down.packing(),
+            upload_packing: self.up.packing(),
             settings,
             seed,
         }
@@ -268,7 +268,7 @@ impl ServeTable {
     }
 
     /// The certificate: files relative to a folder, which can be read.
-    pub(crate) fn tls(&self, folder: &Path) -> Result<Option<Tls>, CliError> {
+    pub(crate) fn tls(&self, folder: &Path) -> Result<Option<TlsFiles>, CliError> {
         let Some(TlsTable { certificate, key, clients }) = &self.tls else { return Ok(None) };
         let open_file = |file: &PathBuf| {
             let file = folder.join(file);
@@ -276,7 +276,7 @@ impl ServeTable {
             Ok::<_, CliError>(file)
         };
         let clients = clients.as_ref().map(open_file).transpose()?;
-        Ok(Some(Tls { certificate: open_file(certificate)?, key: open_file(key)?, clients }))
+        Ok(Some(TlsFiles { certificate: open_file(certificate)?, key: open_file(key)?, client_ca: clients }))
     }
 
     /// Whether a folder is that of the server that this must be. A server on another, or on an empty one
@@ -306,16 +306,16 @@ impl ServeTable {
 impl PackingTable {
     fn packing(self) -> Packing {
         let number = match self.number {
-            NumberFormat::F32 => Number::F32,
-            NumberFormat::F16 => Number::F16,
+            NumberFormat::F32 => ElementType::F32,
+            NumberFormat::F16 => ElementType::F16,
         };
-        Packing { number, zstd: self.zstd }
+        Packing { element_type: number, zstd: self.zstd }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use ebb_net::{STORE, Store, server_id};
+    use ebb_net::{STORE_FILE, Store, server_id};
 
     use super::*;
 
@@ -326,11 +326,12 @@ mod tests {
             (folder.path().join("right"), folder.path().join("wrong"), folder.path().join("empty"));
         for folder in [&right, &wrong] {
             std::fs::create_dir(folder).unwrap();
-            drop(Store::open(&folder.join(STORE)).unwrap());
+            drop(Store::open(&folder.join(STORE_FILE)).unwrap());
         }
         let [id, other] = [&right, &wrong].map(|folder| server_id(folder).unwrap().unwrap());
         let table: ServeTable = toml::from_str(&format!("id = \"{id}\"")).unwrap();
-        let checked = |folder: &Path| table.check_id(folder).map_err(|error| (error.code(), error.to_string()));
+        let checked =
+            |folder: &Path| table.check_id(folder).map_err(|error| (error.code(), error.to_string()));
         assert_eq!(checked(&right), Ok(()));
         let (code, message) = checked(&wrong).unwrap_err();
         assert!(code == 2 && message.contains(&format!("serve.id = \"{other}\"")), "{message}");

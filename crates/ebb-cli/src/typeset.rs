@@ -12,7 +12,8 @@ pub(crate) fn markdown(tables: &[TitledTable]) -> String {
         let mut lines =
             table.rows().iter().map(|row| line(row.iter().map(|cell| escape_markdown(cell)).collect()));
         let head = lines.next().unwrap_or_default();
-        let alignments = alignments(table).into_iter().map(|left| if left { ":---" } else { "---:" }.to_owned());
+        let alignments =
+            alignments(table).into_iter().map(|left| if left { ":---" } else { "---:" }.to_owned());
         let below: String = lines.collect();
         let title =
             if title.is_empty() { String::new() } else { format!("**{}**\n\n", escape_markdown(title)) };
@@ -30,7 +31,8 @@ pub(crate) fn latex(tables: &[TitledTable]) -> String {
         };
         let mut lines = table.rows().iter().map(line);
         let head = lines.next().unwrap_or_default();
-        let alignments: String = alignments(table).into_iter().map(|left| if left { 'l' } else { 'r' }).collect();
+        let alignments: String =
+            alignments(table).into_iter().map(|left| if left { 'l' } else { 'r' }).collect();
         let below: String = lines.collect();
         let title = escape_latex(title);
         let title = if title.is_empty() {

@@ -5,41 +5,41 @@ use std::num::NonZeroU32;
 
 use ebb_round::{Amount, Layout, Tensor, Work};
 
-use crate::desk::Abilities;
-use crate::pack::{Number, Packing};
+use crate::coordinator::Capabilities;
+use crate::pack::{ElementType, Packing};
 use crate::wire;
 
 /// No model has more numbers than this: that many are 64 GiB.
-const MOST_NUMBERS: u64 = 1 << 34;
+const MAX_PARAMS: u64 = 1 << 34;
 
-pub(crate) fn abilities(said: &wire::Abilities) -> Abilities {
+pub(crate) fn from_wire_capabilities(said: &wire::Abilities) -> Capabilities {
     let &wire::Abilities { partial, sides, own_start, probe, evaluate } = said;
-    Abilities { partial, sides, own_start, probe, evaluate }
+    Capabilities { partial, side_vectors: sides, own_start, probe, evaluate }
 }
 
-pub(crate) fn say_abilities(abilities: Abilities) -> wire::Abilities {
-    let Abilities { partial, sides, own_start, probe, evaluate } = abilities;
+pub(crate) fn to_wire_capabilities(abilities: Capabilities) -> wire::Abilities {
+    let Capabilities { partial, side_vectors: sides, own_start, probe, evaluate } = abilities;
     wire::Abilities { partial, sides, own_start, probe, evaluate }
 }
 
-pub(crate) fn packing(packing: Packing) -> wire::Packing {
-    let number = match packing.number {
-        Number::F32 => wire::Number::F32,
-        Number::F16 => wire::Number::F16,
+pub(crate) fn to_wire_packing(packing: Packing) -> wire::Packing {
+    let number = match packing.element_type {
+        ElementType::F32 => wire::Number::F32,
+        ElementType::F16 => wire::Number::F16,
     };
     wire::Packing { number: number.into(), zstd: packing.zstd }
 }
 
 /// `None` if there is no such number.
-pub(crate) fn read_packing(said: wire::Packing) -> Option<Packing> {
+pub(crate) fn from_wire_packing(said: wire::Packing) -> Option<Packing> {
     let number = match wire::Number::try_from(said.number).ok()? {
-        wire::Number::F32 => Number::F32,
-        wire::Number::F16 => Number::F16,
+        wire::Number::F32 => ElementType::F32,
+        wire::Number::F16 => ElementType::F16,
     };
-    Some(Packing { number, zstd: said.zstd })
+    Some(Packing { element_type: number, zstd: said.zstd })
 }
 
-pub(crate) fn say_layout(layout: &Layout) -> Vec<wire::Tensor> {
+pub(crate) fn to_wire_layout(layout: &Layout) -> Vec<wire::Tensor> {
     let side = |&side: &usize| u32::try_from(side).expect("no side of a tensor is longer than 2^32");
     let tensor = |piece: &Tensor| wire::Tensor {
         name: piece.name.clone(),
@@ -50,8 +50,8 @@ pub(crate) fn say_layout(layout: &Layout) -> Vec<wire::Tensor> {
 }
 
 /// `None` if no model can be as large as that.
-pub(crate) fn layout(said: &[wire::Tensor]) -> Option<Layout> {
-    let mut most = MOST_NUMBERS;
+pub(crate) fn from_wire_layout(said: &[wire::Tensor]) -> Option<Layout> {
+    let mut most = MAX_PARAMS;
     for tensor in said {
         let numbers = tensor.shape.iter().try_fold(1u64, |all, &side| all.checked_mul(u64::from(side)))?;
         most = most.checked_sub(numbers)?;
@@ -64,7 +64,7 @@ pub(crate) fn layout(said: &[wire::Tensor]) -> Option<Layout> {
     Some(Layout::new(said.iter().map(piece).collect()))
 }
 
-pub(crate) fn say_work(work: Work) -> wire::Work {
+pub(crate) fn to_wire_work(work: Work) -> wire::Work {
     let amount = match work.amount {
         Amount::Steps(steps) => wire::work::Amount::Steps(steps.get()),
         Amount::Epochs(epochs) => wire::work::Amount::Epochs(epochs.get()),
@@ -73,7 +73,7 @@ pub(crate) fn say_work(work: Work) -> wire::Work {
 }
 
 /// `None` if it makes no sense: no work, or a batch of nothing.
-pub(crate) fn work(said: &wire::Work) -> Option<Work> {
+pub(crate) fn from_wire_work(said: &wire::Work) -> Option<Work> {
     let amount = match said.amount? {
         wire::work::Amount::Steps(steps) => Amount::Steps(NonZeroU32::new(steps)?),
         wire::work::Amount::Epochs(epochs) => Amount::Epochs(NonZeroU32::new(epochs)?),
@@ -98,15 +98,15 @@ mod tests {
             piece("bn.running_mean", &[4], false),
             piece("scale", &[], true),
         ]);
-        assert_eq!(layout(&say_layout(&of)), Some(of));
+        assert_eq!(from_wire_layout(&to_wire_layout(&of)), Some(of));
     }
 
     #[test]
     fn a_layout_beyond_all_memory_is_none() {
         let tensor =
             |shape: &[u32]| wire::Tensor { name: "w".to_owned(), shape: shape.to_vec(), trained: true };
-        assert!(layout(&[tensor(&[1 << 17, 1 << 17])]).is_some());
-        assert_eq!(layout(&[tensor(&[1 << 17, 1 << 17]), tensor(&[1])]), None);
-        assert_eq!(layout(&[tensor(&[u32::MAX, u32::MAX, u32::MAX])]), None);
+        assert!(from_wire_layout(&[tensor(&[1 << 17, 1 << 17])]).is_some());
+        assert_eq!(from_wire_layout(&[tensor(&[1 << 17, 1 << 17]), tensor(&[1])]), None);
+        assert_eq!(from_wire_layout(&[tensor(&[u32::MAX, u32::MAX, u32::MAX])]), None);
     }
 }

@@ -15,7 +15,7 @@ impl Digest {
     }
 
     /// As it came over the wire, if it has the right length.
-    pub fn read(bytes: &[u8]) -> Option<Digest> {
+    pub fn from_slice(bytes: &[u8]) -> Option<Digest> {
         bytes.try_into().ok().map(Digest)
     }
 

@@ -7,30 +7,26 @@
 // The allocator with which tests count memory is unsafe by its trait.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
-mod accept;
 pub mod client;
 mod convert;
-mod course;
-#[cfg(test)]
-mod damaged;
-mod desk;
+mod coordinator;
 mod digest;
+mod exclusive_streams;
 mod fleet;
 mod journal;
+mod listener;
 mod members;
 mod metrics;
 pub mod pack;
-#[cfg(test)]
-mod played;
+mod recovery;
 mod rollback;
-mod secure;
 mod server;
 mod shared;
-#[cfg(test)]
-mod sockets;
 mod store;
+#[cfg(test)]
+mod tests;
+mod tls;
 pub mod tokens;
-mod turns;
 #[allow(
     clippy::all,
     clippy::allow_attributes_without_reason,
@@ -41,30 +37,32 @@ mod turns;
 )]
 mod wire;
 
-pub use course::entry_of_saved;
-pub use desk::{Abilities, AfterDeadline, Rules};
+pub use coordinator::{AfterDeadline, Capabilities, Rules};
 pub use digest::Digest;
-pub use fleet::{ClientJudge, NetFleet};
-pub use rollback::JournalBack;
-pub use secure::Tls;
-pub use server::{Counts, Place, REVOKED, Recalled, STORE, ServeError, Served, server_id};
+pub use fleet::{ClientEvaluator, NetFleet};
+pub use recovery::first_entry_of_saved;
+pub use rollback::JournalRollback;
+pub use server::{
+    Counts, JournalReplay, REVOKED_FILE, RunningServer, STORE_FILE, ServeError, ServerOptions, server_id,
+};
 pub use shared::STOPPED;
 pub use store::{Store, StoreError};
-pub use tokens::KEY;
+pub use tls::TlsFiles;
+pub use tokens::KEY_FILE;
 
 /// The version of the protocol that this crate speaks.
-pub const VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 1;
 
 /// Vectors travel in pieces of so many bytes.
-const CHUNK: usize = 64 * 1024;
+const DOWNLOAD_CHUNK_BYTES: usize = 64 * 1024;
 
 /// How much of an update travels in one message. A transfer stands still if not even one came for a while, so that slow links need
 /// small ones.
-const PART: usize = 16 * 1024;
+const UPLOAD_CHUNK_BYTES: usize = 16 * 1024;
 
 /// A model of one tensor.
 #[cfg(test)]
-fn flat(numbers: usize) -> ebb_round::Layout {
+fn one_tensor_layout(numbers: usize) -> ebb_round::Layout {
     let piece = ebb_round::Tensor { name: "w".to_owned(), shape: vec![numbers], is_trained: true };
     ebb_round::Layout::new(vec![piece])
 }

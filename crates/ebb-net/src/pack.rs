@@ -17,14 +17,14 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 const MAGIC: &[u8; 4] = b"EBB1";
 
 /// A head is no longer than this.
-const MOST_HEAD: usize = 4096;
+const MAX_HEAD_BYTES: usize = 4096;
 
 /// How far back Zstandard may refer at least: as far as our own compressor says, however little there is.
-const LEAST_WINDOW: u64 = 128 * 1024;
+const MIN_WINDOW_BYTES: u64 = 128 * 1024;
 
 /// How a number is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Number {
+pub enum ElementType {
     /// In four bytes, to the bit.
     #[default]
     F32,
@@ -32,11 +32,11 @@ pub enum Number {
     F16,
 }
 
-impl Number {
-    fn width(self) -> usize {
+impl ElementType {
+    fn bytes(self) -> usize {
         match self {
-            Number::F32 => 4,
-            Number::F16 => 2,
+            ElementType::F32 => 4,
+            ElementType::F16 => 2,
         }
     }
 }
@@ -45,7 +45,7 @@ impl Number {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
     /// How numbers are written.
-    pub number: Number,
+    pub element_type: ElementType,
     /// Whether the numbers are compressed by Zstandard.
     pub zstd: bool,
 }
@@ -56,47 +56,47 @@ pub struct Packed {
     /// All of it.
     pub bytes: Bytes,
     /// The numbers alone, which is what records count as payload.
-    pub payload: u64,
+    pub payload_bytes: u64,
 }
 
 /// What a parcel may hold at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct VectorBounds {
     /// Numbers in each vector.
-    pub numbers: usize,
+    pub vector_len: usize,
     /// Vectors beside the model.
-    pub sides: usize,
+    pub side_vectors: usize,
 }
 
-impl Bounds {
+impl VectorBounds {
     /// The largest that a packed parcel within these bounds can be.
-    pub fn bytes(self) -> u64 {
+    pub fn max_packed_bytes(self) -> u64 {
         // Zstandard adds a few bytes a block to what it cannot compress.
-        let numbers = 4 * self.numbers as u64 * (1 + self.sides as u64);
-        numbers + numbers / 1000 + 2 * MOST_HEAD as u64
+        let numbers = 4 * self.vector_len as u64 * (1 + self.side_vectors as u64);
+        numbers + numbers / 1000 + 2 * MAX_HEAD_BYTES as u64
     }
 }
 
 /// Why bytes are no parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unpackable {
+pub enum UnpackError {
     /// They do not begin as a parcel does, or name what there is not.
     Head,
     /// They hold more than is allowed.
-    TooMuch,
+    TooLarge,
     /// They end too early, or go on after the end.
     Length,
     /// They are not what Zstandard makes.
     Compressed,
 }
 
-impl fmt::Display for Unpackable {
+impl fmt::Display for UnpackError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Unpackable::Head => "it does not begin as a parcel does",
-            Unpackable::TooMuch => "it holds more vectors or longer ones than the model has",
-            Unpackable::Length => "its length is not what its head says",
-            Unpackable::Compressed => "what is compressed cannot be read",
+            UnpackError::Head => "it does not begin as a parcel does",
+            UnpackError::TooLarge => "it holds more vectors or longer ones than the model has",
+            UnpackError::Length => "its length is not what its head says",
+            UnpackError::Compressed => "what is compressed cannot be read",
         })
     }
 }
@@ -108,7 +108,7 @@ impl fmt::Display for Unpackable {
 pub fn pack(parcel: &Parcel, packing: Packing) -> Packed {
     let sides = u8::try_from(parcel.side_vectors.len()).expect("methods send a few side vectors");
     let mut bytes = MAGIC.to_vec();
-    bytes.extend([packing.number as u8, u8::from(packing.zstd), sides]);
+    bytes.extend([packing.element_type as u8, u8::from(packing.zstd), sides]);
     let vectors = std::iter::once(("", &parcel.model))
         .chain(parcel.side_vectors.iter().map(|(name, values)| (name.as_ref(), values)));
     for (name, values) in vectors.clone() {
@@ -119,77 +119,77 @@ pub fn pack(parcel: &Parcel, packing: Packing) -> Packed {
     let head = bytes.len();
     if packing.zstd {
         let mut numbers = Vec::new();
-        vectors.for_each(|(_, values)| write(values, packing.number, &mut numbers));
+        vectors.for_each(|(_, values)| write_vector(values, packing.element_type, &mut numbers));
         bytes.extend(compress_to_vec(numbers.as_slice(), CompressionLevel::Fastest));
     } else {
-        vectors.for_each(|(_, values)| write(values, packing.number, &mut bytes));
+        vectors.for_each(|(_, values)| write_vector(values, packing.element_type, &mut bytes));
     }
-    Packed { payload: (bytes.len() - head) as u64, bytes: bytes.into() }
+    Packed { payload_bytes: (bytes.len() - head) as u64, bytes: bytes.into() }
 }
 
 /// Reads a parcel back, and how many bytes its numbers took.
-pub fn unpack(bytes: &[u8], bounds: Bounds) -> Result<(Parcel, u64), Unpackable> {
+pub fn unpack(bytes: &[u8], bounds: VectorBounds) -> Result<(Parcel, u64), UnpackError> {
     let mut rest = bytes;
     if take(&mut rest, 4)? != MAGIC {
-        return Err(Unpackable::Head);
+        return Err(UnpackError::Head);
     }
     let &[number, zstd, sides] = take(&mut rest, 3)? else { unreachable!("three were taken") };
     let number = match number {
-        0 => Number::F32,
-        1 => Number::F16,
-        _ => return Err(Unpackable::Head),
+        0 => ElementType::F32,
+        1 => ElementType::F16,
+        _ => return Err(UnpackError::Head),
     };
-    if usize::from(sides) > bounds.sides {
-        return Err(Unpackable::TooMuch);
+    if usize::from(sides) > bounds.side_vectors {
+        return Err(UnpackError::TooLarge);
     }
     let mut names = Vec::new();
     for _ in 0..=sides {
         let length = usize::from(take(&mut rest, 1)?[0]);
-        let name = std::str::from_utf8(take(&mut rest, length)?).map_err(|_| Unpackable::Head)?;
+        let name = std::str::from_utf8(take(&mut rest, length)?).map_err(|_| UnpackError::Head)?;
         let len = u64::from_le_bytes(take(&mut rest, 8)?.try_into().expect("eight were taken"));
         let len =
-            usize::try_from(len).ok().filter(|&len| len <= bounds.numbers).ok_or(Unpackable::TooMuch)?;
+            usize::try_from(len).ok().filter(|&len| len <= bounds.vector_len).ok_or(UnpackError::TooLarge)?;
         names.push((name, len));
     }
     let payload = rest.len() as u64;
     let numbers = names.iter().try_fold(0_usize, |sum, (_, len)| sum.checked_add(*len));
     let wanted =
-        numbers.and_then(|numbers| numbers.checked_mul(number.width())).ok_or(Unpackable::TooMuch)?;
+        numbers.and_then(|numbers| numbers.checked_mul(number.bytes())).ok_or(UnpackError::TooLarge)?;
     let plain = match zstd {
         0 => Cow::Borrowed(rest),
         1 => Cow::Owned(decompress(rest, wanted)?),
-        _ => return Err(Unpackable::Head),
+        _ => return Err(UnpackError::Head),
     };
     if plain.len() != wanted {
-        return Err(Unpackable::Length);
+        return Err(UnpackError::Length);
     }
     let mut plain = plain.as_ref();
     let mut parcel = Parcel::default();
     for (at, (name, len)) in names.into_iter().enumerate() {
-        let values = read(take(&mut plain, len * number.width())?, number);
+        let values = read_vector(take(&mut plain, len * number.bytes())?, number);
         if at == 0 {
             if !name.is_empty() {
-                return Err(Unpackable::Head);
+                return Err(UnpackError::Head);
             }
             parcel.model = values;
         } else if parcel.side_vectors.insert(Cow::Owned(name.to_owned()), values).is_some() {
-            return Err(Unpackable::Head);
+            return Err(UnpackError::Head);
         }
     }
     Ok((parcel, payload))
 }
 
 /// How many vectors lie beside the model, as the head says.
-pub(crate) fn sides(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn n_side_vectors(bytes: &[u8]) -> Option<usize> {
     // Behind the magic, how numbers are written, and whether they are compressed.
     bytes.get(MAGIC.len() + 2).copied().map(usize::from)
 }
 
 /// What is lost when a parcel is packed: to be added to the next one, so that nothing is lost in the long run.
-pub fn lost(parcel: &Parcel, packing: Packing) -> Parcel {
-    let left = |values: &Vec<f32>| match packing.number {
-        Number::F32 => vec![0.0; values.len()],
-        Number::F16 => values.iter().map(|&value| left_over(value)).collect(),
+pub fn rounding_residue(parcel: &Parcel, packing: Packing) -> Parcel {
+    let left = |values: &Vec<f32>| match packing.element_type {
+        ElementType::F32 => vec![0.0; values.len()],
+        ElementType::F16 => values.iter().map(|&value| rounding_error(value)).collect(),
     };
     Parcel {
         model: left(&parcel.model),
@@ -197,14 +197,14 @@ pub fn lost(parcel: &Parcel, packing: Packing) -> Parcel {
     }
 }
 
-fn left_over(value: f32) -> f32 {
-    let left = value - rounded(value).to_f32();
+fn rounding_error(value: f32) -> f32 {
+    let left = value - to_f16(value).to_f32();
     // A number that no half can be near is not to be made up for.
     if left.is_finite() { left } else { 0.0 }
 }
 
 /// The nearest half; numbers beyond the largest become the largest, for an infinity would spoil the whole update.
-fn rounded(value: f32) -> f16 {
+fn to_f16(value: f32) -> f16 {
     if value.is_finite() {
         f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
     } else {
@@ -212,10 +212,10 @@ fn rounded(value: f32) -> f16 {
     }
 }
 
-fn write(values: &[f32], number: Number, to: &mut Vec<u8>) {
+fn write_vector(values: &[f32], number: ElementType, to: &mut Vec<u8>) {
     match number {
-        Number::F32 => write_each(values, f32::to_le_bytes, to),
-        Number::F16 => write_each(values, |value| rounded(value).to_le_bytes(), to),
+        ElementType::F32 => write_each(values, f32::to_le_bytes, to),
+        ElementType::F16 => write_each(values, |value| to_f16(value).to_le_bytes(), to),
     }
 }
 
@@ -228,28 +228,30 @@ fn write_each<const N: usize>(values: &[f32], write: impl Fn(f32) -> [u8; N], to
     }
 }
 
-fn read(bytes: &[u8], number: Number) -> Vec<f32> {
+fn read_vector(bytes: &[u8], number: ElementType) -> Vec<f32> {
     match number {
-        Number::F32 => bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
-        Number::F16 => bytes.as_chunks().0.iter().map(|&bytes| f16::from_le_bytes(bytes).to_f32()).collect(),
+        ElementType::F32 => bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
+        ElementType::F16 => {
+            bytes.as_chunks().0.iter().map(|&bytes| f16::from_le_bytes(bytes).to_f32()).collect()
+        }
     }
 }
 
 /// Reads what was compressed, which must come to just so many bytes: more is not even read.
-fn decompress(bytes: &[u8], wanted: usize) -> Result<Vec<u8>, Unpackable> {
+fn decompress(bytes: &[u8], wanted: usize) -> Result<Vec<u8>, UnpackError> {
     // The decoder holds all that may still be referred to, and gives out only what is beyond it: a few kilobytes could stand for
     // as much as the sender says.
-    let window = (wanted as u64).saturating_mul(2).max(LEAST_WINDOW);
-    let unreadable = |_| Unpackable::Compressed;
+    let window = (wanted as u64).saturating_mul(2).max(MIN_WINDOW_BYTES);
+    let unreadable = |_| UnpackError::Compressed;
     let mut decoder = StreamingDecoder::new_with_max_window_size(bytes, window).map_err(unreadable)?;
     let mut plain = Vec::new();
     let most = (wanted as u64).saturating_add(1);
-    decoder.by_ref().take(most).read_to_end(&mut plain).map_err(|_| Unpackable::Compressed)?;
-    if decoder.get_ref().is_empty() { Ok(plain) } else { Err(Unpackable::Length) }
+    decoder.by_ref().take(most).read_to_end(&mut plain).map_err(|_| UnpackError::Compressed)?;
+    if decoder.get_ref().is_empty() { Ok(plain) } else { Err(UnpackError::Length) }
 }
 
-fn take<'b>(rest: &mut &'b [u8], count: usize) -> Result<&'b [u8], Unpackable> {
-    let (head, tail) = rest.split_at_checked(count).ok_or(Unpackable::Length)?;
+fn take<'b>(rest: &mut &'b [u8], count: usize) -> Result<&'b [u8], UnpackError> {
+    let (head, tail) = rest.split_at_checked(count).ok_or(UnpackError::Length)?;
     *rest = tail;
     Ok(head)
 }
@@ -258,7 +260,7 @@ fn take<'b>(rest: &mut &'b [u8], count: usize) -> Result<&'b [u8], Unpackable> {
 mod tests {
     use super::*;
 
-    const BOUNDS: Bounds = Bounds { numbers: 8, sides: 2 };
+    const BOUNDS: VectorBounds = VectorBounds { vector_len: 8, side_vectors: 2 };
 
     fn parcel() -> Parcel {
         let mut parcel = Parcel::of(vec![1.5, -2.25, 1e-3, 0.1]);
@@ -267,24 +269,24 @@ mod tests {
     }
 
     fn all() -> [Packing; 4] {
-        let packing = |number, zstd| Packing { number, zstd };
+        let packing = |number, zstd| Packing { element_type: number, zstd };
         [
-            packing(Number::F32, false),
-            packing(Number::F32, true),
-            packing(Number::F16, false),
-            packing(Number::F16, true),
+            packing(ElementType::F32, false),
+            packing(ElementType::F32, true),
+            packing(ElementType::F16, false),
+            packing(ElementType::F16, true),
         ]
     }
 
     #[test]
-    fn what_is_packed_comes_back() {
+    fn packing_round_trips() {
         for packing in all() {
             let packed = pack(&parcel(), packing);
             let (back, payload) = unpack(&packed.bytes, BOUNDS).unwrap();
-            assert_eq!(payload, packed.payload);
-            match packing.number {
-                Number::F32 => assert_eq!(back, parcel()),
-                Number::F16 => {
+            assert_eq!(payload, packed.payload_bytes);
+            match packing.element_type {
+                ElementType::F32 => assert_eq!(back, parcel()),
+                ElementType::F16 => {
                     assert_eq!(back.model[..2], [1.5, -2.25]);
                     assert_eq!(back.model[3], 0.099_975_586);
                     assert_eq!(back.side_vectors, parcel().side_vectors);
@@ -292,32 +294,32 @@ mod tests {
             }
         }
         let plain = pack(&parcel(), Packing::default());
-        assert_eq!(plain.payload, parcel().bytes(), "records count the same as in simulation");
+        assert_eq!(plain.payload_bytes, parcel().bytes(), "records count the same as in simulation");
     }
 
     #[test]
     fn nothing_is_lost_in_the_long_run() {
-        let packing = Packing { number: Number::F16, zstd: false };
+        let packing = Packing { element_type: ElementType::F16, zstd: false };
         let (mut sent, mut left) = (0.0_f64, 0.0_f32);
         for _ in 0..1000 {
             let with_rest = Parcel::of(vec![0.1 + left]);
             let (got, _) = unpack(&pack(&with_rest, packing).bytes, BOUNDS).unwrap();
             sent += f64::from(got.model[0]);
-            left = lost(&with_rest, packing).model[0];
+            left = rounding_residue(&with_rest, packing).model[0];
         }
         assert!((sent - 100.0).abs() < 1e-3, "{sent}; without making up for it, 99.976");
     }
 
     #[test]
     fn numbers_beyond_a_half_do_not_become_infinite() {
-        let packing = Packing { number: Number::F16, zstd: false };
+        let packing = Packing { element_type: ElementType::F16, zstd: false };
         let huge = Parcel::of(vec![1e9, -1e9]);
         let (got, _) = unpack(&pack(&huge, packing).bytes, BOUNDS).unwrap();
         assert_eq!(got.model, [65504.0, -65504.0]);
-        assert_eq!(lost(&huge, packing).model, [1e9 - 65504.0, 65504.0 - 1e9]);
+        assert_eq!(rounding_residue(&huge, packing).model, [1e9 - 65504.0, 65504.0 - 1e9]);
         let odd = Parcel::of(vec![f32::NAN]);
         assert!(unpack(&pack(&odd, packing).bytes, BOUNDS).unwrap().0.model[0].is_nan());
-        assert_eq!(lost(&odd, packing).model, [0.0]);
+        assert_eq!(rounding_residue(&odd, packing).model, [0.0]);
     }
 
     #[test]
@@ -328,27 +330,29 @@ mod tests {
                 assert!(unpack(&bytes[..cut], BOUNDS).is_err(), "{packing:?} cut at {cut}");
             }
             let more = [&bytes[..], &[0]].concat();
-            assert_eq!(unpack(&more, BOUNDS).unwrap_err(), Unpackable::Length);
+            assert_eq!(unpack(&more, BOUNDS).unwrap_err(), UnpackError::Length);
         }
     }
 
     #[test]
     fn more_than_is_allowed_is_refused_before_memory_is_taken() {
         let bytes = pack(&parcel(), Packing::default()).bytes;
-        let check = |numbers, sides| unpack(&bytes, Bounds { numbers, sides }).unwrap_err();
-        assert_eq!(check(3, 2), Unpackable::TooMuch);
-        assert_eq!(check(8, 0), Unpackable::TooMuch);
+        let check = |numbers, sides| {
+            unpack(&bytes, VectorBounds { vector_len: numbers, side_vectors: sides }).unwrap_err()
+        };
+        assert_eq!(check(3, 2), UnpackError::TooLarge);
+        assert_eq!(check(8, 0), UnpackError::TooLarge);
         let bomb = compress_to_vec(vec![0_u8; 10_000_000].as_slice(), CompressionLevel::Fastest);
         let mut bytes = MAGIC.to_vec();
         bytes.extend([0, 1, 0, 0]);
         bytes.extend(4_u64.to_le_bytes());
         bytes.extend(bomb);
-        assert_eq!(unpack(&bytes, BOUNDS).unwrap_err(), Unpackable::Length);
+        assert_eq!(unpack(&bytes, BOUNDS).unwrap_err(), UnpackError::Length);
     }
 
     #[test]
     fn nobody_makes_the_decoder_hold_a_window_of_any_size() {
-        let whole = pack(&parcel(), Packing { number: Number::F32, zstd: true }).bytes.to_vec();
+        let whole = pack(&parcel(), Packing { element_type: ElementType::F32, zstd: true }).bytes.to_vec();
         let frame = whole.windows(4).position(|bytes| bytes == [0x28, 0xb5, 0x2f, 0xfd]).unwrap();
         // Two to the power of ten and as much as the upper five bits say.
         for (log, taken) in [(17, true), (18, false), (27, false), (40, false)] {
@@ -364,7 +368,11 @@ mod tests {
             let parcel =
                 Parcel::of((0..5000_u32).map(|at| f32::from_bits(at.wrapping_mul(2_654_435_761))).collect());
             let packed = pack(&parcel, packing);
-            assert!(packed.bytes.len() as u64 <= Bounds { numbers: 5000, sides: 0 }.bytes(), "{packing:?}");
+            assert!(
+                packed.bytes.len() as u64
+                    <= VectorBounds { vector_len: 5000, side_vectors: 0 }.max_packed_bytes(),
+                "{packing:?}"
+            );
         }
     }
 }

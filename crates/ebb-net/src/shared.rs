@@ -7,13 +7,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::runtime::Handle;
 
-use crate::desk::{Arrived, Desk, Effect, Line, Unread};
+use crate::coordinator::{ConnectionId, Coordinator, Effect, ReceivedUpdate, UndecodedUpdate};
 use crate::journal::Entry;
-use crate::store::{Prune, Store, StoreError, Then, Write, Writer};
-use crate::wire::from_server::Message as Say;
+use crate::store::{OnWritten, Prune, Store, StoreError, Write, Writer};
+use crate::wire::from_server::Message as ServerMessage;
 
 /// The clock, and what is done until something happens. Only trials with real clients use real time.
-pub(crate) trait Pace: Send + Sync {
+pub(crate) trait Clock: Send + Sync {
     /// Seconds since some beginning.
     fn now_s(&self) -> f64;
     /// Seconds since 1970.
@@ -21,13 +21,13 @@ pub(crate) trait Pace: Send + Sync {
     /// Waits until something changed since `seen`, at the latest until a time.
     fn wait(&self, shared: &Shared, seen: u64, until_s: f64);
     /// Does something that takes a while where it is in nobody's way.
-    fn aside(&self, work: Box<dyn FnOnce() + Send>);
+    fn run_aside(&self, work: Box<dyn FnOnce() + Send>);
 }
 
 /// Where what is said to a client goes.
-pub(crate) trait Outlet: Send {
+pub(crate) trait Outbound: Send {
     /// Whether it could be taken; a client that does not listen is hung up on.
-    fn say(&self, say: Say) -> bool;
+    fn send(&self, say: ServerMessage) -> bool;
 }
 
 /// Everything that threads share.
@@ -36,68 +36,76 @@ pub(crate) struct Shared {
     changed: Condvar,
     pub(crate) writer: Writer,
     pub(crate) store: Arc<Store>,
-    pub(crate) pace: Box<dyn Pace>,
-    stopped: AtomicBool,
-    me: Weak<Shared>,
+    pub(crate) clock: Box<dyn Clock>,
+    is_stopped: AtomicBool,
+    weak_self: Weak<Shared>,
 }
 
 pub(crate) struct Inner {
-    pub(crate) desk: Desk,
-    outlets: HashMap<Line, Box<dyn Outlet>>,
-    next_line: Line,
+    pub(crate) coordinator: Coordinator,
+    outbound: HashMap<ConnectionId, Box<dyn Outbound>>,
+    last_connection: ConnectionId,
     /// Grows with everything that happens.
     pub(crate) changes: u64,
-    failed: Option<StoreError>,
+    store_error: Option<StoreError>,
 }
 
 impl Shared {
-    pub(crate) fn new(desk: Desk, store: Arc<Store>, next_entry: u64, pace: Box<dyn Pace>) -> Arc<Shared> {
+    pub(crate) fn new(
+        desk: Coordinator,
+        store: Arc<Store>,
+        next_entry: u64,
+        pace: Box<dyn Clock>,
+    ) -> Arc<Shared> {
         Arc::new_cyclic(|me| Shared {
             inner: Mutex::new(Inner {
-                desk,
-                outlets: HashMap::new(),
-                next_line: 0,
+                coordinator: desk,
+                outbound: HashMap::new(),
+                last_connection: 0,
                 changes: 0,
-                failed: None,
+                store_error: None,
             }),
             changed: Condvar::new(),
             writer: Writer::start(Arc::clone(&store), next_entry),
             store,
-            pace,
-            stopped: AtomicBool::new(false),
-            me: me.clone(),
+            clock: pace,
+            is_stopped: AtomicBool::new(false),
+            weak_self: me.clone(),
         })
     }
 
     /// Does something at the desk, and what follows from it.
-    pub(crate) fn at_desk<T>(&self, act: impl FnOnce(&mut Desk, f64) -> T) -> T {
-        self.at_desk_seen(act).0
+    pub(crate) fn with_coordinator<T>(&self, act: impl FnOnce(&mut Coordinator, f64) -> T) -> T {
+        self.with_coordinator_counted(act).0
     }
 
     /// The same, and how much had happened by then.
-    pub(crate) fn at_desk_seen<T>(&self, act: impl FnOnce(&mut Desk, f64) -> T) -> (T, u64) {
+    pub(crate) fn with_coordinator_counted<T>(
+        &self,
+        act: impl FnOnce(&mut Coordinator, f64) -> T,
+    ) -> (T, u64) {
         let mut inner = self.lock();
         // Read only now: who had to wait for the desk must not speak of the past.
-        let now_s = self.pace.now_s();
-        let result = act(&mut inner.desk, now_s);
+        let now_s = self.clock.now_s();
+        let result = act(&mut inner.coordinator, now_s);
         let mut to_read = Vec::new();
-        for effect in inner.desk.effects() {
+        for effect in inner.coordinator.take_effects() {
             match effect {
-                Effect::Say(line, say) => {
-                    if inner.outlets.get(&line).is_some_and(|outlet| !outlet.say(say)) {
-                        inner.desk.gone(line);
-                        inner.outlets.remove(&line);
+                Effect::Send(line, say) => {
+                    if inner.outbound.get(&line).is_some_and(|outlet| !outlet.send(say)) {
+                        inner.coordinator.disconnected(line);
+                        inner.outbound.remove(&line);
                     }
                 }
-                Effect::Hang(line) => {
-                    inner.outlets.remove(&line);
+                Effect::Close(line) => {
+                    inner.outbound.remove(&line);
                 }
                 // Handed over before the desk is let go, so that the disk sees things in their order.
                 Effect::Write(writes) => self.write(writes),
-                Effect::Read(unread) => to_read.push(unread),
+                Effect::Decode(unread) => to_read.push(unread),
             }
         }
-        let stirred = inner.desk.has_stirred();
+        let stirred = inner.coordinator.take_changed();
         inner.changes += u64::from(stirred);
         let seen = inner.changes;
         drop(inner);
@@ -105,10 +113,10 @@ impl Shared {
             self.changed.notify_all();
         }
         for unread in to_read {
-            let me = self.me.clone();
-            self.pace.aside(Box::new(move || {
+            let me = self.weak_self.clone();
+            self.clock.run_aside(Box::new(move || {
                 if let Some(shared) = me.upgrade() {
-                    shared.read(*unread);
+                    shared.decode(*unread);
                 }
             }));
         }
@@ -116,73 +124,75 @@ impl Shared {
     }
 
     /// Looks at an answer, and enters it in the journal.
-    fn read(&self, unread: Unread) {
+    fn decode(&self, unread: UndecodedUpdate) {
         let (client, round) = (unread.client, unread.round());
-        match unread.read() {
+        match unread.decode() {
             Err((reason, message)) => {
-                self.at_desk(|desk, now_s| desk.misread(client, round, reason, message, now_s));
+                self.with_coordinator(|desk, now_s| {
+                    desk.reject_update(client, round, reason, message, now_s)
+                });
             }
             Ok(mut arrived) => {
-                self.at_desk(|desk, _| desk.make_room(&mut arrived));
-                self.enter(arrived);
+                self.with_coordinator(|desk, _| desk.reserve_or_drop_vectors(&mut arrived));
+                self.journal_update(arrived);
             }
         }
     }
 
     /// Takes a new connection.
-    pub(crate) fn connect(&self, outlet: Box<dyn Outlet>) -> Line {
+    pub(crate) fn connect(&self, outlet: Box<dyn Outbound>) -> ConnectionId {
         let mut inner = self.lock();
-        inner.next_line += 1;
-        let line = inner.next_line;
-        inner.outlets.insert(line, outlet);
+        inner.last_connection += 1;
+        let line = inner.last_connection;
+        inner.outbound.insert(line, outlet);
         line
     }
 
     /// A connection ended.
-    pub(crate) fn disconnect(&self, line: Line) {
-        self.lock().outlets.remove(&line);
-        self.at_desk(|desk, _| desk.gone(line));
+    pub(crate) fn disconnect(&self, line: ConnectionId) {
+        self.lock().outbound.remove(&line);
+        self.with_coordinator(|desk, _| desk.disconnected(line));
     }
 
     /// Looks at the desk without changing anything.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&Desk) -> T) -> (T, u64) {
+    pub(crate) fn inspect<T>(&self, look: impl FnOnce(&Coordinator) -> T) -> (T, u64) {
         let inner = self.lock();
-        (look(&inner.desk), inner.changes)
+        (look(&inner.coordinator), inner.changes)
     }
 
     /// Waits for something to happen, at the latest until a time; an error if nothing can go on.
     pub(crate) fn wait(&self, seen: u64, until_s: f64) -> Result<(), String> {
         self.check()?;
-        self.pace.wait(self, seen, until_s);
+        self.clock.wait(self, seen, until_s);
         self.check()
     }
 
     /// Ends all waiting: the program is about to stop.
     pub(crate) fn stop(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
+        self.is_stopped.store(true, Ordering::Relaxed);
         self.lock().changes += 1;
         self.changed.notify_all();
     }
 
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.stopped.load(Ordering::Relaxed) {
+        if self.is_stopped.load(Ordering::Relaxed) {
             return Err(STOPPED.to_owned());
         }
-        self.lock().failed.as_ref().map_or(Ok(()), |error| Err(error.to_string()))
+        self.lock().store_error.as_ref().map_or(Ok(()), |error| Err(error.to_string()))
     }
 
     /// Writes something that nobody waits for; a disk that fails stops the run.
     pub(crate) fn write(&self, writes: Vec<Write>) {
-        self.writer.write(writes, self.or_fail());
+        self.writer.write(writes, self.fail_on_error());
     }
 
     /// Throws entries of the journal away, by and by.
     pub(crate) fn prune(&self, prune: Prune) {
-        self.writer.prune(prune, self.or_fail());
+        self.writer.prune(prune, self.fail_on_error());
     }
 
-    fn or_fail(&self) -> Then {
-        let me = self.me.clone();
+    fn fail_on_error(&self) -> OnWritten {
+        let me = self.weak_self.clone();
         Box::new(move |result| {
             if let (Err(error), Some(shared)) = (result, me.upgrade()) {
                 shared.fail(error);
@@ -190,14 +200,14 @@ impl Shared {
         })
     }
 
-    fn enter(&self, mut arrived: Arrived) {
-        let me = self.me.clone();
-        let head = Entry::Answered(arrived.answer.clone()).bytes();
+    fn journal_update(&self, mut arrived: ReceivedUpdate) {
+        let me = self.weak_self.clone();
+        let head = Entry::Update(arrived.record.clone()).bytes();
         let packed = std::mem::take(&mut arrived.packed);
-        self.writer.enter(head, Some(packed), move |seq, result| {
+        self.writer.append(head, Some(packed), move |seq, result| {
             let Some(shared) = me.upgrade() else { return };
             match result {
-                Ok(()) => shared.at_desk(|desk, now_s| desk.entered(seq, arrived, now_s)),
+                Ok(()) => shared.with_coordinator(|desk, now_s| desk.update_journaled(seq, arrived, now_s)),
                 Err(error) => shared.fail(error),
             }
         });
@@ -206,7 +216,7 @@ impl Shared {
     pub(crate) fn fail(&self, error: StoreError) {
         tracing::error!(%error, "cannot go on");
         let mut inner = self.lock();
-        inner.failed.get_or_insert(error);
+        inner.store_error.get_or_insert(error);
         inner.changes += 1;
         drop(inner);
         self.changed.notify_all();
@@ -221,19 +231,19 @@ impl Shared {
 pub const STOPPED: &str = "it was told to stop";
 
 /// Real time.
-pub(crate) struct RealPace {
+pub(crate) struct SystemClock {
     began: Instant,
     /// Without, everything is done at once.
     runtime: Option<Handle>,
 }
 
-impl RealPace {
-    pub(crate) fn new(runtime: Option<Handle>) -> RealPace {
-        RealPace { began: Instant::now(), runtime }
+impl SystemClock {
+    pub(crate) fn new(runtime: Option<Handle>) -> SystemClock {
+        SystemClock { began: Instant::now(), runtime }
     }
 }
 
-impl Pace for RealPace {
+impl Clock for SystemClock {
     fn now_s(&self) -> f64 {
         self.began.elapsed().as_secs_f64()
     }
@@ -250,7 +260,7 @@ impl Pace for RealPace {
         drop(shared.changed.wait_timeout_while(inner, Duration::from_secs_f64(left_s), unchanged));
     }
 
-    fn aside(&self, work: Box<dyn FnOnce() + Send>) {
+    fn run_aside(&self, work: Box<dyn FnOnce() + Send>) {
         match &self.runtime {
             Some(runtime) => drop(runtime.spawn_blocking(work)),
             None => work(),

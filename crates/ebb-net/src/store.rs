@@ -26,29 +26,29 @@ const JOURNAL: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("journal")
 const VECTORS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("vectors");
 
 /// The key of what the server's own key is known again by.
-const KNOWN_KEY: &str = "known_key";
+const KEY_FINGERPRINT: &str = "known_key";
 
 /// Keys of what is said of the whole store, once there was a rollback.
 const INCARNATION: &str = "incarnation";
-const WENT_BACK_TO: &str = "went_back_to";
-const GOING_BACK_TO: &str = "going_back_to";
+const ROLLBACK_ENTRY: &str = "went_back_to";
+const UNFINISHED_ROLLBACK_ROUND: &str = "going_back_to";
 
 /// The version of what is in the file.
-const VERSION: u32 = 1;
+const STORE_VERSION: u32 = 1;
 
 /// At most so many bytes of vectors go to the disk at once.
-const MOST_AT_ONCE: usize = 64 << 20;
+const MAX_TRANSACTION_BYTES: usize = 64 << 20;
 
 /// At most so many entries, and about so many bytes, are thrown away in one transaction.
-const MOST_PRUNED: usize = 256;
-const MOST_PRUNED_BYTES: usize = 16 << 20;
+const MAX_PRUNED_ENTRIES: usize = 256;
+const MAX_PRUNED_BYTES: usize = 16 << 20;
 
 /// Files up to so many bytes are read as a whole before they are used. In larger ones, whose reading would
 /// take long, entries and vectors are checked one by one.
-const MOST_CHECKED: u64 = 1 << 30;
+const MAX_CHECKED_BYTES: u64 = 1 << 30;
 
 /// So many bytes of the file are kept in memory at most: what is written is rarely read again.
-const CACHE: usize = 64 << 20;
+const CACHE_BYTES: usize = 64 << 20;
 
 /// Why the store cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,11 +67,11 @@ impl fmt::Display for StoreError {
 
 impl std::error::Error for StoreError {}
 
-trait Doing<T> {
+trait StoreContext<T> {
     fn doing(self, doing: &'static str) -> Result<T, StoreError>;
 }
 
-impl<T, E: Into<redb::Error>> Doing<T> for Result<T, E> {
+impl<T, E: Into<redb::Error>> StoreContext<T> for Result<T, E> {
     fn doing(self, doing: &'static str) -> Result<T, StoreError> {
         self.map_err(|error| match error.into() {
             redb::Error::DatabaseAlreadyOpen => {
@@ -79,10 +79,10 @@ impl<T, E: Into<redb::Error>> Doing<T> for Result<T, E> {
                 StoreError { doing, message: message.to_owned() }
             }
             error @ (redb::Error::Corrupted(_) | redb::Error::UpgradeRequired(_)) => {
-                StoreError { doing, message: damaged(&error.to_string()) }
+                StoreError { doing, message: damaged_message(&error.to_string()) }
             }
             redb::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                StoreError { doing, message: damaged("it does not start as a store does") }
+                StoreError { doing, message: damaged_message("it does not start as a store does") }
             }
             other => StoreError { doing, message: other.to_string() },
         })
@@ -90,7 +90,7 @@ impl<T, E: Into<redb::Error>> Doing<T> for Result<T, E> {
 }
 
 /// What is said of a file that is damaged.
-fn damaged(what: &str) -> String {
+fn damaged_message(what: &str) -> String {
     format!(
         "the file is damaged ({what}); put back a whole copy of the folder, or begin another run with another --out"
     )
@@ -98,7 +98,7 @@ fn damaged(what: &str) -> String {
 
 /// Does something with the file. What reads a damaged one may panic: that is an error like any other, and
 /// said as one.
-pub(crate) fn guarded<T>(
+pub(crate) fn catching_panics<T>(
     doing: &'static str,
     act: impl FnOnce() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
@@ -106,20 +106,22 @@ pub(crate) fn guarded<T>(
     QUIET.call_once(|| {
         let loud = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            if !GUARDED.get() {
+            if !CATCHING_PANICS.get() {
                 loud(panic);
             }
         }));
     });
-    let before = GUARDED.replace(true);
+    let before = CATCHING_PANICS.replace(true);
     let done = catch_unwind(AssertUnwindSafe(act));
-    GUARDED.set(before);
-    done.unwrap_or_else(|_| Err(StoreError { doing, message: damaged("what is in it contradicts itself") }))
+    CATCHING_PANICS.set(before);
+    done.unwrap_or_else(|_| {
+        Err(StoreError { doing, message: damaged_message("what is in it contradicts itself") })
+    })
 }
 
 thread_local! {
     /// Whether this thread is at work on a file that may be damaged.
-    static GUARDED: Cell<bool> = const { Cell::new(false) };
+    static CATCHING_PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Something to be written.
@@ -130,14 +132,14 @@ pub(crate) enum Write {
     /// So many clients enrolled with this token.
     TokenUses([u8; 8], u32),
     /// The next entry of the journal, and the vectors that belong to it.
-    Entry { seq: u64, head: Vec<u8>, vectors: Option<Bytes> },
+    JournalEntry { seq: u64, head: Vec<u8>, vectors: Option<Bytes> },
 }
 
 /// Entries below a number are not needed any more, but for some, which ascend.
 #[derive(Clone, Debug)]
 pub(crate) struct Prune {
     pub(crate) below: u64,
-    pub(crate) but: Vec<u64>,
+    pub(crate) except: Vec<u64>,
 }
 
 /// The file.
@@ -155,7 +157,9 @@ impl Store {
     /// Opens the file, or makes it. Only one process can have it open.
     pub fn open(file: &Path) -> Result<Store, StoreError> {
         let open = |file: &Path| {
-            guarded("opening", || Database::builder().set_cache_size(CACHE).create(file).doing("opening"))
+            catching_panics("opening", || {
+                Database::builder().set_cache_size(CACHE_BYTES).create(file).doing("opening")
+            })
         };
         if !file.exists() {
             // Whoever is killed in between leaves a file that nobody can open: it gets its name once it is whole.
@@ -165,16 +169,16 @@ impl Store {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
                 _ => {}
             }
-            drop(Store::with(open(&unfinished)?, Some(&unfinished))?);
+            drop(Store::initialize(open(&unfinished)?, Some(&unfinished))?);
             std::fs::rename(&unfinished, file).map_err(failed)?;
             crate::tokens::sync_folder_of(file).map_err(failed)?;
         }
-        let database = check(open(file)?, file)?;
-        guarded("opening", || Store::with(database, Some(file)))
+        let database = check_integrity(open(file)?, file)?;
+        catching_panics("opening", || Store::initialize(database, Some(file)))
     }
 
     /// How large the file is.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub(crate) fn file_bytes(&self) -> u64 {
         self.file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map_or(0, |found| found.len())
     }
 
@@ -182,21 +186,21 @@ impl Store {
     #[cfg(test)]
     pub(crate) fn in_memory() -> Store {
         let backend = redb::backends::InMemoryBackend::new();
-        Store::with(Database::builder().create_with_backend(backend).unwrap(), None).unwrap()
+        Store::initialize(Database::builder().create_with_backend(backend).unwrap(), None).unwrap()
     }
 
-    fn with(database: Database, file: Option<&Path>) -> Result<Store, StoreError> {
+    fn initialize(database: Database, file: Option<&Path>) -> Result<Store, StoreError> {
         let begin = database.begin_write().doing("opening")?;
         {
             let mut meta = begin.open_table(META).doing("opening")?;
             let found = meta.get("version").doing("reading")?.map(|value| value.value().to_vec());
             match found {
                 None => {
-                    meta.insert("version", VERSION.to_le_bytes().as_slice()).doing("writing")?;
-                    let id: [u8; 16] = crate::tokens::unguessable();
+                    meta.insert("version", STORE_VERSION.to_le_bytes().as_slice()).doing("writing")?;
+                    let id: [u8; 16] = crate::tokens::random_bytes();
                     meta.insert("server", id.as_slice()).doing("writing")?;
                 }
-                Some(found) if found == VERSION.to_le_bytes() => {}
+                Some(found) if found == STORE_VERSION.to_le_bytes() => {}
                 Some(_) => {
                     let message = "it is of another version of this program; go on with that one".to_owned();
                     return Err(StoreError { doing: "opening", message });
@@ -217,7 +221,7 @@ impl Store {
     }
 
     /// What tells this server from others.
-    pub(crate) fn server(&self) -> Result<[u8; 16], StoreError> {
+    pub(crate) fn server_id(&self) -> Result<[u8; 16], StoreError> {
         let read = self.database.begin_read().doing("reading")?;
         let meta = read.open_table(META).doing("reading")?;
         let found = meta.get("server").doing("reading")?;
@@ -234,7 +238,7 @@ impl Store {
         let mut members = Vec::new();
         for row in table.iter().doing("reading")? {
             let (_, bytes) = row.doing("reading")?;
-            let member = Member::read(bytes.value())
+            let member = Member::from_bytes(bytes.value())
                 .map_err(|error| StoreError { doing: "reading", message: error.to_string() })?;
             members.push(member);
         }
@@ -256,7 +260,7 @@ impl Store {
     /// The number that the next entry of the journal gets: the one after the last, but never one from before
     /// a rollback.
     pub(crate) fn next_entry(&self) -> Result<u64, StoreError> {
-        let floor = self.went_back_to()?;
+        let floor = self.rollback_entry()?;
         let read = self.database.begin_read().doing("reading")?;
         let table = read.open_table(JOURNAL).doing("reading")?;
         Ok(table.last().doing("reading")?.map_or(0, |(seq, _)| seq.value() + 1).max(floor))
@@ -270,16 +274,20 @@ impl Store {
     }
 
     /// A number by which the server's key is known again.
-    pub(crate) fn known_key(&self) -> Result<Option<u64>, StoreError> {
-        Ok(self.meta(KNOWN_KEY)?.and_then(|found| found.try_into().ok()).map(u64::from_le_bytes))
+    pub(crate) fn key_fingerprint(&self) -> Result<Option<u64>, StoreError> {
+        Ok(self.meta(KEY_FINGERPRINT)?.and_then(|found| found.try_into().ok()).map(u64::from_le_bytes))
     }
 
     /// Knows the server's key by this number from now on.
-    pub(crate) fn know_key(&self, number: u64) -> Result<(), StoreError> {
+    pub(crate) fn set_key_fingerprint(&self, number: u64) -> Result<(), StoreError> {
         let mut begin = self.database.begin_write().doing("writing")?;
         begin.set_quick_repair(true);
         let number = number.to_le_bytes();
-        begin.open_table(META).doing("writing")?.insert(KNOWN_KEY, number.as_slice()).doing("writing")?;
+        begin
+            .open_table(META)
+            .doing("writing")?
+            .insert(KEY_FINGERPRINT, number.as_slice())
+            .doing("writing")?;
         begin.commit().doing("writing")
     }
 
@@ -290,26 +298,29 @@ impl Store {
     }
 
     /// The entry from which on everything was thrown away by the last rollback.
-    pub(crate) fn went_back_to(&self) -> Result<u64, StoreError> {
-        Ok(self.meta(WENT_BACK_TO)?.and_then(|found| found.try_into().ok()).map_or(0, u64::from_le_bytes))
+    pub(crate) fn rollback_entry(&self) -> Result<u64, StoreError> {
+        Ok(self.meta(ROLLBACK_ENTRY)?.and_then(|found| found.try_into().ok()).map_or(0, u64::from_le_bytes))
     }
 
     /// The round of a rollback that was begun and not ended.
-    pub(crate) fn going_back_to(&self) -> Result<Option<u32>, StoreError> {
-        Ok(self.meta(GOING_BACK_TO)?.and_then(|found| found.try_into().ok()).map(u32::from_le_bytes))
+    pub(crate) fn unfinished_rollback_round(&self) -> Result<Option<u32>, StoreError> {
+        Ok(self
+            .meta(UNFINISHED_ROLLBACK_ROUND)?
+            .and_then(|found| found.try_into().ok())
+            .map(u32::from_le_bytes))
     }
 
     /// Throws away the journal from an entry on, and begins another incarnation of the server. Until
     /// [`Store::went_back`] it is known that the rest of the folder may not be back yet.
-    pub(crate) fn go_back(&self, entry: u64, round: u32) -> Result<(), StoreError> {
+    pub(crate) fn begin_rollback(&self, entry: u64, round: u32) -> Result<(), StoreError> {
         let mut begin = self.database.begin_write().doing("writing")?;
         begin.set_quick_repair(true);
         {
             let mut meta = begin.open_table(META).doing("writing")?;
-            let incarnation: [u8; 16] = crate::tokens::unguessable();
+            let incarnation: [u8; 16] = crate::tokens::random_bytes();
             meta.insert(INCARNATION, incarnation.as_slice()).doing("writing")?;
-            meta.insert(WENT_BACK_TO, entry.to_le_bytes().as_slice()).doing("writing")?;
-            meta.insert(GOING_BACK_TO, round.to_le_bytes().as_slice()).doing("writing")?;
+            meta.insert(ROLLBACK_ENTRY, entry.to_le_bytes().as_slice()).doing("writing")?;
+            meta.insert(UNFINISHED_ROLLBACK_ROUND, round.to_le_bytes().as_slice()).doing("writing")?;
             let mut journal = begin.open_table(JOURNAL).doing("writing")?;
             journal.retain_in(entry.., |_, _| false).doing("writing")?;
             let mut vectors = begin.open_table(VECTORS).doing("writing")?;
@@ -319,10 +330,10 @@ impl Store {
     }
 
     /// All of the folder is back.
-    pub(crate) fn went_back(&self) -> Result<(), StoreError> {
+    pub(crate) fn finish_rollback(&self) -> Result<(), StoreError> {
         let mut begin = self.database.begin_write().doing("writing")?;
         begin.set_quick_repair(true);
-        begin.open_table(META).doing("writing")?.remove(GOING_BACK_TO).doing("writing")?;
+        begin.open_table(META).doing("writing")?.remove(UNFINISHED_ROLLBACK_ROUND).doing("writing")?;
         begin.commit().doing("writing")
     }
 
@@ -355,7 +366,7 @@ impl Store {
     #[cfg(test)]
     fn is_killed_by(&self, writes: &[Write]) -> bool {
         let before = self.killed_before.load(std::sync::atomic::Ordering::Relaxed);
-        writes.iter().any(|write| matches!(write, Write::Entry { seq, .. } if *seq >= before))
+        writes.iter().any(|write| matches!(write, Write::JournalEntry { seq, .. } if *seq >= before))
     }
 
     /// Whether it is to be killed.
@@ -374,13 +385,13 @@ impl Store {
             match write {
                 Write::Member(member) => {
                     let mut table = begin.open_table(MEMBERS).doing("writing")?;
-                    table.insert(member.client.number(), member.bytes().as_slice()).doing("writing")?;
+                    table.insert(member.client.number(), member.to_bytes().as_slice()).doing("writing")?;
                 }
                 Write::TokenUses(id, count) => {
                     let mut table = begin.open_table(TOKENS).doing("writing")?;
                     table.insert(id.as_slice(), count).doing("writing")?;
                 }
-                Write::Entry { seq, head, vectors } => {
+                Write::JournalEntry { seq, head, vectors } => {
                     let mut table = begin.open_table(JOURNAL).doing("writing")?;
                     table.insert(seq, head.as_slice()).doing("writing")?;
                     if let Some(vectors) = vectors {
@@ -390,20 +401,20 @@ impl Store {
                 }
             }
         }
-        let all_gone = prune.map_or(Ok(true), |prune| prune_some(&begin, prune))?;
+        let all_gone = prune.map_or(Ok(true), |prune| prune_batch(&begin, prune))?;
         begin.commit().doing("writing")?;
         Ok(all_gone)
     }
 }
 
 /// Looks whether every page is what the one above it has the checksum of, in files that are soon read.
-fn check(database: Database, file: &Path) -> Result<Database, StoreError> {
-    if std::fs::metadata(file).is_ok_and(|found| found.len() > MOST_CHECKED) {
+fn check_integrity(database: Database, file: &Path) -> Result<Database, StoreError> {
+    if std::fs::metadata(file).is_ok_and(|found| found.len() > MAX_CHECKED_BYTES) {
         return Ok(database);
     }
     // Whatever panicked in there left it such that closing it would panic once more.
     let mut held = ManuallyDrop::new(database);
-    let whole = guarded("checking", || held.check_integrity().doing("checking"))?;
+    let whole = catching_panics("checking", || held.check_integrity().doing("checking"))?;
     if !whole {
         tracing::info!(file = %file.display(), "what was not in use in the store was put in order");
     }
@@ -411,22 +422,22 @@ fn check(database: Database, file: &Path) -> Result<Database, StoreError> {
 }
 
 /// Throws a piece away; whether nothing is left.
-fn prune_some(begin: &WriteTransaction, prune: &Prune) -> Result<bool, StoreError> {
+fn prune_batch(begin: &WriteTransaction, prune: &Prune) -> Result<bool, StoreError> {
     let mut journal = begin.open_table(JOURNAL).doing("writing")?;
     let mut vectors = begin.open_table(VECTORS).doing("writing")?;
     let mut gone = Vec::new();
     for row in journal.range(..prune.below).doing("reading")? {
         let seq = row.doing("reading")?.0.value();
-        if prune.but.binary_search(&seq).is_err() {
+        if prune.except.binary_search(&seq).is_err() {
             gone.push(seq);
         }
-        if gone.len() > MOST_PRUNED {
+        if gone.len() > MAX_PRUNED_ENTRIES {
             break;
         }
     }
     let mut bytes = 0;
     for (at, &seq) in gone.iter().enumerate() {
-        if at == MOST_PRUNED || bytes >= MOST_PRUNED_BYTES {
+        if at == MAX_PRUNED_ENTRIES || bytes >= MAX_PRUNED_BYTES {
             return Ok(false);
         }
         journal.remove(seq).doing("writing")?;
@@ -436,7 +447,7 @@ fn prune_some(begin: &WriteTransaction, prune: &Prune) -> Result<bool, StoreErro
 }
 
 /// What is called once something was written, or could not be.
-pub(crate) type Then = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+pub(crate) type OnWritten = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The thread that writes, and the numbers of entries.
 pub(crate) struct Writer {
@@ -446,20 +457,20 @@ pub(crate) struct Writer {
 
 struct Queue {
     /// `None` once it is closed.
-    to: Option<Sender<Handed>>,
-    next: u64,
+    sender: Option<Sender<WriterTask>>,
+    next_entry: u64,
 }
 
 /// What is handed to the thread.
-enum Handed {
-    Writes(Vec<Write>, Then),
-    Prune(Prune, Then),
+enum WriterTask {
+    Writes(Vec<Write>, OnWritten),
+    Prune(Prune, OnWritten),
 }
 
-impl Handed {
-    fn then(self) -> Then {
+impl WriterTask {
+    fn into_callback(self) -> OnWritten {
         match self {
-            Handed::Writes(_, then) | Handed::Prune(_, then) => then,
+            WriterTask::Writes(_, then) | WriterTask::Prune(_, then) => then,
         }
     }
 }
@@ -469,48 +480,51 @@ impl Writer {
     pub(crate) fn start(store: Arc<Store>, next: u64) -> Writer {
         let (to, from) = channel();
         let thread = std::thread::spawn(move || write_all(&store, &from));
-        Writer { queue: Mutex::new(Queue { to: Some(to), next }), thread: Mutex::new(Some(thread)) }
+        Writer {
+            queue: Mutex::new(Queue { sender: Some(to), next_entry: next }),
+            thread: Mutex::new(Some(thread)),
+        }
     }
 
     /// Hands something over to be written.
-    pub(crate) fn write(&self, writes: Vec<Write>, then: Then) {
-        self.lock().send(Handed::Writes(writes, then));
+    pub(crate) fn write(&self, writes: Vec<Write>, then: OnWritten) {
+        self.lock().send(WriterTask::Writes(writes, then));
     }
 
     /// Has entries thrown away, by and by.
-    pub(crate) fn prune(&self, prune: Prune, then: Then) {
-        self.lock().send(Handed::Prune(prune, then));
+    pub(crate) fn prune(&self, prune: Prune, then: OnWritten) {
+        self.lock().send(WriterTask::Prune(prune, then));
     }
 
     /// Hands over the next entry of the journal, whose number is returned; the order of numbers is that of writing.
-    pub(crate) fn enter(
+    pub(crate) fn append(
         &self,
         head: Vec<u8>,
         vectors: Option<Bytes>,
         then: impl FnOnce(u64, Result<(), StoreError>) + Send + 'static,
     ) -> u64 {
         let mut queue = self.lock();
-        let seq = queue.next;
-        queue.next += 1;
-        let writes = vec![Write::Entry { seq, head, vectors }];
-        queue.send(Handed::Writes(writes, Box::new(move |result| then(seq, result))));
+        let seq = queue.next_entry;
+        queue.next_entry += 1;
+        let writes = vec![Write::JournalEntry { seq, head, vectors }];
+        queue.send(WriterTask::Writes(writes, Box::new(move |result| then(seq, result))));
         seq
     }
 
     /// Enters and waits until it is on the disk.
-    pub(crate) fn enter_now(&self, head: Vec<u8>) -> Result<u64, StoreError> {
+    pub(crate) fn append_and_wait(&self, head: Vec<u8>) -> Result<u64, StoreError> {
         let (to, from) = channel();
-        let seq = self.enter(head, None, move |_, result| {
+        let seq = self.append(head, None, move |_, result| {
             // Whoever waits is there until it hears.
             let _ = to.send(result);
         });
-        from.recv().unwrap_or_else(|_| Err(closed()))?;
+        from.recv().unwrap_or_else(|_| Err(closed_error()))?;
         Ok(seq)
     }
 
     /// The number of the next entry.
-    pub(crate) fn next(&self) -> u64 {
-        self.lock().next
+    pub(crate) fn next_entry(&self) -> u64 {
+        self.lock().next_entry
     }
 
     /// Waits until everything that was handed over is on the disk.
@@ -523,7 +537,7 @@ impl Writer {
 
     /// Writes what was handed over, and nothing after it.
     pub(crate) fn close(&self) {
-        self.lock().to = None;
+        self.lock().sender = None;
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The last to let go of it may be the thread itself.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
@@ -543,39 +557,39 @@ impl Drop for Writer {
 }
 
 impl Queue {
-    fn send(&self, handed: Handed) {
-        let refused = match &self.to {
+    fn send(&self, handed: WriterTask) {
+        let refused = match &self.sender {
             None => Some(handed),
             Some(to) => to.send(handed).err().map(|back| back.0),
         };
         // Not from here: whoever hands over may hold what the answer needs.
         if let Some(handed) = refused {
-            std::thread::spawn(move || handed.then()(Err(closed())));
+            std::thread::spawn(move || handed.into_callback()(Err(closed_error())));
         }
     }
 }
 
-fn closed() -> StoreError {
+fn closed_error() -> StoreError {
     StoreError { doing: "writing", message: "it is closed".to_owned() }
 }
 
 /// Writes until nobody hands anything over any more and everything is written.
-fn write_all(store: &Store, from: &Receiver<Handed>) {
-    let mut prunes: VecDeque<(Prune, Then)> = VecDeque::new();
+fn write_all(store: &Store, from: &Receiver<WriterTask>) {
+    let mut prunes: VecDeque<(Prune, OnWritten)> = VecDeque::new();
     loop {
         let (mut writes, mut thens, mut size) = (Vec::new(), Vec::new(), 0);
         // Only where there is nothing to be thrown away is there time to wait.
         let mut next = if prunes.is_empty() { from.recv().ok() } else { from.try_recv().ok() };
         while let Some(handed) = next {
             match handed {
-                Handed::Writes(more, then) => {
-                    size += more.iter().map(size_of).sum::<usize>();
+                WriterTask::Writes(more, then) => {
+                    size += more.iter().map(vector_bytes).sum::<usize>();
                     writes.extend(more);
                     thens.push(then);
                 }
-                Handed::Prune(prune, then) => prunes.push_back((prune, then)),
+                WriterTask::Prune(prune, then) => prunes.push_back((prune, then)),
             }
-            next = if size < MOST_AT_ONCE { from.try_recv().ok() } else { None };
+            next = if size < MAX_TRANSACTION_BYTES { from.try_recv().ok() } else { None };
         }
         if thens.is_empty() && prunes.is_empty() {
             return;
@@ -588,7 +602,7 @@ fn write_all(store: &Store, from: &Receiver<Handed>) {
         let result = match (writes.is_empty(), prunes.front()) {
             // Whoever enrols once more is told what is written already: the disk has nothing to do.
             (true, None) => Ok(true),
-            (_, prune) => guarded("writing", || store.commit(&writes, prune.map(|(prune, _)| prune))),
+            (_, prune) => catching_panics("writing", || store.commit(&writes, prune.map(|(prune, _)| prune))),
         };
         drop(writes);
         if result != Ok(false)
@@ -601,9 +615,9 @@ fn write_all(store: &Store, from: &Receiver<Handed>) {
     }
 }
 
-fn size_of(write: &Write) -> usize {
+fn vector_bytes(write: &Write) -> usize {
     match write {
-        Write::Entry { vectors, .. } => vectors.as_ref().map_or(0, Bytes::len),
+        Write::JournalEntry { vectors, .. } => vectors.as_ref().map_or(0, Bytes::len),
         _ => 0,
     }
 }
@@ -624,28 +638,28 @@ mod tests {
         // As a server leaves it that is killed while it makes it.
         std::fs::write(folder.path().join("store.unfinished"), [0; 4096]).unwrap();
         let store = Store::open(&folder.path().join("store.redb")).unwrap();
-        let id = store.server().unwrap();
+        let id = store.server_id().unwrap();
         drop(store);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
-        assert_eq!(Store::open(&folder.path().join("store.redb")).unwrap().server().unwrap(), id);
+        assert_eq!(Store::open(&folder.path().join("store.redb")).unwrap().server_id().unwrap(), id);
     }
 
     #[test]
     fn entries_come_back_in_order_with_their_vectors() {
         let (folder, store) = store();
-        let id = store.server().unwrap();
+        let id = store.server_id().unwrap();
         let writer = Writer::start(Arc::clone(&store), 0);
         let (to, from) = channel();
         for at in 0..50_u8 {
             let to = to.clone();
             let vectors = (at % 2 == 0).then(|| Bytes::from(vec![at; 10]));
-            writer.enter(vec![at], vectors, move |seq, result| to.send((seq, result)).unwrap());
+            writer.append(vec![at], vectors, move |seq, result| to.send((seq, result)).unwrap());
         }
-        assert_eq!(writer.enter_now(vec![50]).unwrap(), 50);
+        assert_eq!(writer.append_and_wait(vec![50]).unwrap(), 50);
         assert_eq!(from.try_iter().map(|(seq, _)| seq).collect::<Vec<_>>(), (0..50).collect::<Vec<_>>());
         drop((writer, store));
         let store = Store::open(&folder.path().join("store.redb")).unwrap();
-        assert_eq!(store.server().unwrap(), id);
+        assert_eq!(store.server_id().unwrap(), id);
         let entries = store.entries(48).unwrap();
         assert_eq!(entries, [(48, vec![48]), (49, vec![49]), (50, vec![50])]);
         assert_eq!(store.vectors(48).unwrap(), Some(vec![48; 10]));
@@ -657,9 +671,9 @@ mod tests {
         let (_folder, store) = store();
         let writer = Writer::start(Arc::clone(&store), 0);
         for at in 0..10_u8 {
-            writer.enter(vec![at], Some(Bytes::from(vec![at])), |_, result| result.unwrap());
+            writer.append(vec![at], Some(Bytes::from(vec![at])), |_, result| result.unwrap());
         }
-        writer.prune(Prune { below: 7, but: vec![2, 5] }, Box::new(|result| result.unwrap()));
+        writer.prune(Prune { below: 7, except: vec![2, 5] }, Box::new(|result| result.unwrap()));
         writer.close();
         let left: Vec<_> = store.entries(0).unwrap().into_iter().map(|(seq, _)| seq).collect();
         assert_eq!(left, [2, 5, 7, 8, 9]);
@@ -668,24 +682,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_thrown_away_goes_piece_by_piece_and_nobody_waits_for_all_of_it() {
+    fn pruning_goes_in_batches_and_nobody_waits_for_all_of_it() {
         let (_folder, store) = store();
-        let n_entries = 3 * MOST_PRUNED as u64;
-        let entry = |seq| Write::Entry { seq, head: vec![1], vectors: Some(Bytes::from(vec![2; 10])) };
+        let n_entries = 3 * MAX_PRUNED_ENTRIES as u64;
+        let entry = |seq| Write::JournalEntry { seq, head: vec![1], vectors: Some(Bytes::from(vec![2; 10])) };
         store.commit(&(0..n_entries).map(entry).collect::<Vec<_>>(), None).unwrap();
-        let prune = Prune { below: n_entries - 1, but: vec![0] };
+        let prune = Prune { below: n_entries - 1, except: vec![0] };
         assert_eq!(store.commit(&[entry(n_entries)], Some(&prune)), Ok(false));
-        assert_eq!(store.entries(0).unwrap().len(), 2 * MOST_PRUNED + 1);
+        assert_eq!(store.entries(0).unwrap().len(), 2 * MAX_PRUNED_ENTRIES + 1);
         assert_eq!(store.commit(&[], Some(&prune)), Ok(false));
         assert_eq!(store.commit(&[], Some(&prune)), Ok(true));
         let left: Vec<_> = store.entries(0).unwrap().into_iter().map(|(seq, _)| seq).collect();
         assert_eq!(left, [0, n_entries - 1, n_entries]);
         assert_eq!(store.vectors(1).unwrap(), None);
         // Large ones count by their size.
-        let large =
-            |seq| Write::Entry { seq, head: vec![1], vectors: Some(Bytes::from(vec![2; MOST_PRUNED_BYTES])) };
+        let large = |seq| Write::JournalEntry {
+            seq,
+            head: vec![1],
+            vectors: Some(Bytes::from(vec![2; MAX_PRUNED_BYTES])),
+        };
         store.commit(&[large(n_entries + 1), large(n_entries + 2)], None).unwrap();
-        let prune = Prune { below: u64::MAX, but: vec![0, n_entries - 1, n_entries] };
+        let prune = Prune { below: u64::MAX, except: vec![0, n_entries - 1, n_entries] };
         assert_eq!(store.commit(&[], Some(&prune)), Ok(false));
         assert_eq!(store.commit(&[], Some(&prune)), Ok(true));
         assert_eq!(store.entries(0).unwrap().len(), 3);
@@ -696,7 +713,7 @@ mod tests {
         let (_folder, store) = store();
         let writer = Writer::start(store, 0);
         writer.close();
-        assert_eq!(writer.enter_now(vec![1]), Err(closed()));
+        assert_eq!(writer.append_and_wait(vec![1]), Err(closed_error()));
     }
 
     #[test]
@@ -704,11 +721,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store.redb");
         let store = Store::open(&file).unwrap();
-        let entry = |seq| Write::Entry { seq, head: vec![1; 50], vectors: Some(Bytes::from(vec![2; 3000])) };
+        let entry =
+            |seq| Write::JournalEntry { seq, head: vec![1; 50], vectors: Some(Bytes::from(vec![2; 3000])) };
         for seq in 0..40 {
             store.commit(&[entry(seq)], None).unwrap();
         }
-        let wanted = (store.server(), store.entries(0), store.vectors(17));
+        let wanted = (store.server_id(), store.entries(0), store.vectors(17));
         drop(store);
         let whole = std::fs::read(&file).unwrap();
         let mut stream = ebb_round::Stream::of_round(2026, "flipped", 0);
@@ -731,7 +749,7 @@ mod tests {
                     refused += 1;
                 }
                 Ok(store) => {
-                    assert!((store.server(), store.entries(0), store.vectors(17)) == wanted, "byte {at}");
+                    assert!((store.server_id(), store.entries(0), store.vectors(17)) == wanted, "byte {at}");
                     as_before += 1;
                 }
             }
@@ -750,24 +768,24 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store.redb");
         let store = Store::open(&file).unwrap();
-        let entry = |seq| Write::Entry { seq, head: vec![1], vectors: Some(Bytes::from(vec![2; 10])) };
+        let entry = |seq| Write::JournalEntry { seq, head: vec![1], vectors: Some(Bytes::from(vec![2; 10])) };
         store.commit(&(0..10).map(entry).collect::<Vec<_>>(), None).unwrap();
-        assert_eq!((store.incarnation(), store.going_back_to()), (Ok([0; 16]), Ok(None)));
-        store.go_back(6, 3).unwrap();
+        assert_eq!((store.incarnation(), store.unfinished_rollback_round()), (Ok([0; 16]), Ok(None)));
+        store.begin_rollback(6, 3).unwrap();
         drop(store);
         let store = Store::open(&file).unwrap();
         let first = store.incarnation().unwrap();
         assert_ne!(first, [0; 16]);
         assert_eq!((store.entries(0).unwrap().len(), store.vectors(6)), (6, Ok(None)));
-        assert_eq!((store.going_back_to(), store.next_entry()), (Ok(Some(3)), Ok(6)));
-        store.went_back().unwrap();
+        assert_eq!((store.unfinished_rollback_round(), store.next_entry()), (Ok(Some(3)), Ok(6)));
+        store.finish_rollback().unwrap();
         // Further back than the journal reaches: numbers are not given twice all the same.
-        store.commit(&[], Some(&Prune { below: 6, but: vec![] })).unwrap();
-        store.go_back(4, 2).unwrap();
-        store.went_back().unwrap();
+        store.commit(&[], Some(&Prune { below: 6, except: vec![] })).unwrap();
+        store.begin_rollback(4, 2).unwrap();
+        store.finish_rollback().unwrap();
         assert_ne!(store.incarnation().unwrap(), first);
         assert_eq!(
-            (store.going_back_to(), store.next_entry(), store.went_back_to()),
+            (store.unfinished_rollback_round(), store.next_entry(), store.rollback_entry()),
             (Ok(None), Ok(4), Ok(4))
         );
     }

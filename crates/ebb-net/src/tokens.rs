@@ -18,23 +18,23 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::Digest;
 
 const PREFIX: &str = "ebb-";
-const CODE: usize = 16;
-const TERMS: usize = 8 + 8 + 4 + 1;
+const MAC_BYTES: usize = 16;
+const TERMS_BYTES: usize = 8 + 8 + 4 + 1;
 
 /// So many bytes that nobody can guess.
 ///
 /// # Panics
 /// When the system has no source of randomness.
-pub fn unguessable<const N: usize>() -> [u8; N] {
+pub fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).expect("every system that runs a server has randomness");
     bytes
 }
 
 /// The file of a server's key.
-pub const KEY: &str = "server.key";
+pub const KEY_FILE: &str = "server.key";
 /// The file of the key that its tokens are made by, once the first ones were made void.
-const TOKEN_KEY: &str = "tokens.key";
+const TOKEN_KEY_FILE: &str = "tokens.key";
 
 /// The key of a server.
 pub struct Key(hmac::Key);
@@ -51,19 +51,19 @@ pub struct Terms {
     /// Tells tokens apart.
     pub id: [u8; 8],
     /// Until when, in seconds since 1970.
-    pub until_s: u64,
+    pub expires_unix_s: u64,
     /// How many clients may enrol with it.
-    pub uses: u32,
+    pub max_uses: u32,
     /// Whether clients may choose their numbers.
-    pub numbers: bool,
+    pub allows_chosen_number: bool,
 }
 
 /// The answer to one job, and to no other.
-pub type Ticket = [u8; CODE];
+pub type Ticket = [u8; MAC_BYTES];
 
 impl Key {
     /// The key in this file; a new one if there is none.
-    pub fn open(file: &Path) -> io::Result<Key> {
+    pub fn open_or_create(file: &Path) -> io::Result<Key> {
         let bytes = match fs::read(file) {
             Ok(bytes) if bytes.len() == 32 => bytes,
             Ok(_) => {
@@ -73,9 +73,9 @@ impl Key {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Two may do so at once, a server and whoever makes a token: the first one's key counts.
-                let bytes = unguessable::<32>();
+                let bytes = random_bytes::<32>();
                 let own = file.with_extension(hex(&bytes[..4]));
-                keep_private(&own, &bytes)?;
+                write_private(&own, &bytes)?;
                 let linked = fs::hard_link(&own, file);
                 fs::remove_file(&own)?;
                 match linked {
@@ -83,7 +83,9 @@ impl Key {
                         sync_folder_of(file)?;
                         bytes.to_vec()
                     }
-                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Key::open(file),
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                        return Key::open_or_create(file);
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -93,10 +95,10 @@ impl Key {
     }
 
     /// The key that the tokens of the server in this folder are made by: its own, or the latest that made others void.
-    pub fn of_tokens(folder: &Path) -> io::Result<Key> {
-        let file = folder.join(TOKEN_KEY);
+    pub fn open_token_key(folder: &Path) -> io::Result<Key> {
+        let file = folder.join(TOKEN_KEY_FILE);
         if !file.try_exists()? {
-            return Key::open(&folder.join(KEY));
+            return Key::open_or_create(&folder.join(KEY_FILE));
         }
         // Without the file, tokens that were taken back would be good again.
         match fs::read(&file)? {
@@ -114,7 +116,7 @@ impl Key {
 
     /// Makes all tokens void that were made so far; who enrolled with them stays.
     pub fn void_tokens(folder: &Path) -> io::Result<()> {
-        keep_private(&folder.join(TOKEN_KEY), &unguessable::<32>())
+        write_private(&folder.join(TOKEN_KEY_FILE), &random_bytes::<32>())
     }
 
     /// A key of these bytes.
@@ -124,16 +126,16 @@ impl Key {
 
     /// A token with these terms.
     pub fn token(&self, terms: &Terms) -> String {
-        let mut bytes = terms.bytes().to_vec();
-        bytes.extend(self.code("token", &bytes));
+        let mut bytes = terms.to_bytes().to_vec();
+        bytes.extend(self.truncated_mac("token", &bytes));
         PREFIX.to_owned() + &hex(&bytes)
     }
 
     /// The terms of a token, if this key made it.
     pub fn terms(&self, token: &str) -> Option<Terms> {
         let bytes = unhex(token.trim().strip_prefix(PREFIX)?)?;
-        let (terms, code) = bytes.split_at_checked(TERMS)?;
-        same(&self.code("token", terms), code).then(|| Terms::read(terms))
+        let (terms, code) = bytes.split_at_checked(TERMS_BYTES)?;
+        constant_time_eq(&self.truncated_mac("token", terms), code).then(|| Terms::from_bytes(terms))
     }
 
     /// The ticket of a client's job in a round, which starts from this model. After a restore from a backup the same
@@ -142,7 +144,7 @@ impl Key {
         let mut bytes = client.number().to_le_bytes().to_vec();
         bytes.extend(round.to_le_bytes());
         bytes.extend(model.bytes());
-        self.code("ticket", &bytes)
+        self.truncated_mac("ticket", &bytes)
     }
 
     /// The key of one incarnation of a server: what an earlier one gave out is void. The first, all zeros,
@@ -151,21 +153,21 @@ impl Key {
     pub fn of_incarnation(self, incarnation: &[u8; 16]) -> Key {
         match incarnation {
             first if *first == [0; 16] => self,
-            other => Key(hmac::Key::new(hmac::HMAC_SHA256, &self.full_code("incarnation", other))),
+            other => Key(hmac::Key::new(hmac::HMAC_SHA256, &self.mac("incarnation", other))),
         }
     }
 
     /// A number that only the key tells.
-    pub fn number(&self, purpose: &str) -> u64 {
-        let code = self.full_code(purpose, &[]);
+    pub fn derived_number(&self, purpose: &str) -> u64 {
+        let code = self.mac(purpose, &[]);
         u64::from_le_bytes(code[..8].try_into().expect("a code has 32 bytes"))
     }
 
-    fn code(&self, purpose: &str, bytes: &[u8]) -> [u8; CODE] {
-        self.full_code(purpose, bytes)[..CODE].try_into().expect("a code has more bytes")
+    fn truncated_mac(&self, purpose: &str, bytes: &[u8]) -> [u8; MAC_BYTES] {
+        self.mac(purpose, bytes)[..MAC_BYTES].try_into().expect("a code has more bytes")
     }
 
-    fn full_code(&self, purpose: &str, bytes: &[u8]) -> [u8; 32] {
+    fn mac(&self, purpose: &str, bytes: &[u8]) -> [u8; 32] {
         let mut context = hmac::Context::with_key(&self.0);
         context.update(purpose.as_bytes());
         context.update(&[0]);
@@ -175,48 +177,48 @@ impl Key {
 }
 
 impl Terms {
-    fn bytes(&self) -> [u8; TERMS] {
-        let mut bytes = [0; TERMS];
+    fn to_bytes(&self) -> [u8; TERMS_BYTES] {
+        let mut bytes = [0; TERMS_BYTES];
         bytes[..8].copy_from_slice(&self.id);
-        bytes[8..16].copy_from_slice(&self.until_s.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.uses.to_le_bytes());
-        bytes[20] = u8::from(self.numbers);
+        bytes[8..16].copy_from_slice(&self.expires_unix_s.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.max_uses.to_le_bytes());
+        bytes[20] = u8::from(self.allows_chosen_number);
         bytes
     }
 
-    fn read(bytes: &[u8]) -> Terms {
+    fn from_bytes(bytes: &[u8]) -> Terms {
         Terms {
             id: bytes[..8].try_into().expect("eight"),
-            until_s: u64::from_le_bytes(bytes[8..16].try_into().expect("eight")),
-            uses: u32::from_le_bytes(bytes[16..20].try_into().expect("four")),
-            numbers: bytes[20] == 1,
+            expires_unix_s: u64::from_le_bytes(bytes[8..16].try_into().expect("eight")),
+            max_uses: u32::from_le_bytes(bytes[16..20].try_into().expect("four")),
+            allows_chosen_number: bytes[20] == 1,
         }
     }
 }
 
 /// Whether two secrets are the same, in a time that does not tell how far they agree.
-pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
+pub(crate) fn constant_time_eq(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |all, (one, other)| all | (one ^ other)) == 0
 }
 
 /// What is kept of a secret: enough to know it again, not to show it.
-pub(crate) fn kept(secret: &[u8]) -> [u8; 32] {
+pub(crate) fn secret_digest(secret: &[u8]) -> [u8; 32] {
     *Digest::of(secret).bytes()
 }
 
 /// The key of tokens as a server has it: read again when one of its files changed.
 pub(crate) struct TokenKey {
     folder: PathBuf,
-    held: Mutex<Option<(Stamps, Arc<Key>)>>,
+    cached: Mutex<Option<(FileStamps, Arc<Key>)>>,
 }
 
 /// What tells each of the two files from the one that was there before: how long it is, and when it was
 /// written.
-type Stamps = [Option<(u64, Option<SystemTime>)>; 2];
+type FileStamps = [Option<(u64, Option<SystemTime>)>; 2];
 
 impl TokenKey {
     pub(crate) fn new(folder: PathBuf) -> TokenKey {
-        TokenKey { folder, held: Mutex::new(None) }
+        TokenKey { folder, cached: Mutex::new(None) }
     }
 
     /// The key that tokens are made by now.
@@ -227,12 +229,12 @@ impl TokenKey {
             Err(error) => Err(error),
         };
         // Looked at before they are read: what changes in between is seen the next time.
-        let stamps: Stamps = [stamp(KEY)?, stamp(TOKEN_KEY)?];
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamps: FileStamps = [stamp(KEY_FILE)?, stamp(TOKEN_KEY_FILE)?];
+        let mut held = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, key)) = held.as_ref().filter(|(seen, _)| *seen == stamps) {
             return Ok(Arc::clone(key));
         }
-        let key = Arc::new(Key::of_tokens(&self.folder)?);
+        let key = Arc::new(Key::open_token_key(&self.folder)?);
         *held = Some((stamps, Arc::clone(&key)));
         Ok(key)
     }
@@ -240,7 +242,7 @@ impl TokenKey {
 
 /// Writes a file that only its owner can read; it is there as a whole or not at all. Where root writes it, it
 /// belongs to whom its folder belongs to: the server that reads it need not be root.
-pub fn keep_private(file: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn write_private(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut new = file.as_os_str().to_owned();
     new.push(".new");
     // Left over, or put there by somebody: never written into, and a link is not followed.
@@ -305,11 +307,11 @@ mod tests {
     use super::*;
 
     fn terms() -> Terms {
-        Terms { id: [7; 8], until_s: 1_000, uses: 3, numbers: false }
+        Terms { id: [7; 8], expires_unix_s: 1_000, max_uses: 3, allows_chosen_number: false }
     }
 
     #[test]
-    fn a_token_tells_its_terms_to_the_key_that_made_it() {
+    fn a_token_yields_its_terms_to_the_key_that_made_it() {
         let key = Key::new(&[1; 32]);
         let token = key.token(&terms());
         assert_eq!(key.terms(&token), Some(terms()));
@@ -317,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_changes_a_digit_has_no_token() {
+    fn a_token_with_a_changed_digit_is_invalid() {
         let key = Key::new(&[1; 32]);
         let token = key.token(&terms());
         for at in PREFIX.len()..token.len() {
@@ -350,7 +352,7 @@ mod tests {
     #[test]
     fn tokens_can_be_made_void_and_new_ones_made() {
         let folder = tempfile::tempdir().unwrap();
-        let key = || Key::of_tokens(folder.path()).unwrap();
+        let key = || Key::open_token_key(folder.path()).unwrap();
         let first = key().token(&terms());
         assert_eq!(key().terms(&first), Some(terms()));
         Key::void_tokens(folder.path()).unwrap();
@@ -358,14 +360,14 @@ mod tests {
         assert_eq!((key().terms(&first), key().terms(&second)), (None, Some(terms())));
         Key::void_tokens(folder.path()).unwrap();
         assert_eq!((key().terms(&first), key().terms(&second)), (None, None));
-        let own = Key::open(&folder.path().join(KEY)).unwrap();
+        let own = Key::open_or_create(&folder.path().join(KEY_FILE)).unwrap();
         assert_eq!(own.terms(&first), Some(terms()), "the key of tickets is the same as before");
     }
 
     #[test]
     fn a_server_sees_at_once_that_its_tokens_were_made_void() {
         let folder = tempfile::tempdir().unwrap();
-        Key::of_tokens(folder.path()).unwrap();
+        Key::open_token_key(folder.path()).unwrap();
         let held = TokenKey::new(folder.path().to_owned());
         let first = held.key().unwrap();
         let token = first.token(&terms());
@@ -374,7 +376,7 @@ mod tests {
         for _ in 0..3 {
             let before = held.key().unwrap();
             Key::void_tokens(folder.path()).unwrap();
-            let file = fs::File::options().append(true).open(folder.path().join(TOKEN_KEY)).unwrap();
+            let file = fs::File::options().append(true).open(folder.path().join(TOKEN_KEY_FILE)).unwrap();
             // Clocks of file systems may stand still for a while.
             let later = file.metadata().unwrap().modified().unwrap() + std::time::Duration::from_secs(1);
             file.set_modified(later).unwrap();
@@ -395,7 +397,7 @@ mod tests {
         symlink(&elsewhere, folder.join("a.key.new")).unwrap();
         // Only root can give a folder away.
         let given = chown(&folder, Some(1234), Some(2345)).is_ok();
-        keep_private(&file, b"secret").unwrap();
+        write_private(&file, b"secret").unwrap();
         assert_eq!(fs::read(&elsewhere).unwrap(), b"mine");
         assert_eq!(fs::read(&file).unwrap(), b"secret");
         let (found, owner) = (fs::metadata(&file).unwrap(), fs::metadata(&folder).unwrap());
@@ -408,9 +410,9 @@ mod tests {
     fn a_key_is_made_once() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("key");
-        let token = Key::open(&file).unwrap().token(&terms());
-        assert_eq!(Key::open(&file).unwrap().terms(&token), Some(terms()));
+        let token = Key::open_or_create(&file).unwrap().token(&terms());
+        assert_eq!(Key::open_or_create(&file).unwrap().terms(&token), Some(terms()));
         fs::write(&file, "short").unwrap();
-        assert!(Key::open(&file).is_err());
+        assert!(Key::open_or_create(&file).is_err());
     }
 }

@@ -38,8 +38,12 @@ stateless!(Forgetful);
 
 #[test]
 fn a_selector_that_forgets_is_found_out() {
-    let entry: Entry<dyn Selector> =
-        Entry { name: "forgetful", about: "", example: "", build: |_| Ok(Box::new(Forgetful { n_selected: 0 })) };
+    let entry: Entry<dyn Selector> = Entry {
+        name: "forgetful",
+        about: "",
+        example: "",
+        build: |_| Ok(Box::new(Forgetful { n_selected: 0 })),
+    };
     found_out(
         Registry::standard().with(entry),
         "select forgetful, everybody answers in full, 5 clients: resumed after round",

@@ -65,8 +65,10 @@ fn fifty_kills_and_not_one_byte_is_different() {
     let registry = ebbflow::Registry::standard();
     let recipes: Vec<_> = registry.recipes.iter().map(|recipe| recipe.name).collect();
     let config = |recipe: &&str| {
-        let selects_all = |settings| Tree::from_recipe(recipe, settings).text("select.kind") == Some("everyone");
-        let needs_cohort = registry.recipes.iter().any(|one| one.name == *recipe && !selects_all(one.settings));
+        let selects_all =
+            |settings| Tree::from_recipe(recipe, settings).text("select.kind") == Some("everyone");
+        let needs_cohort =
+            registry.recipes.iter().any(|one| one.name == *recipe && !selects_all(one.settings));
         let select = match *recipe {
             // Left to itself it asks nobody who would be late.
             "fedcs" => "[select]\ncohort = 5\namong_share = 1.0\nround_s = 100.0\n",

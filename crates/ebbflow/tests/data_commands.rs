@@ -61,7 +61,10 @@ fn digits_are_shown_without_a_folder() {
         .output();
     let message = String::from_utf8(output.unwrap().stdout).unwrap();
     assert!(message.starts_with("digits: images of 28 x 28 in grey, 10 classes\n"), "{message}");
-    assert!(message.contains("\n7        600   200\n") && message.contains("\nall     6000  2000\n"), "{message}");
+    assert!(
+        message.contains("\n7        600   200\n") && message.contains("\nall     6000  2000\n"),
+        "{message}"
+    );
     let (width, height) = size_of_png(&place.path().join("runs/data-digits.png"));
     assert!(width >= 20 * 28 && height >= 10 * 28, "{width} x {height}");
     let shown = json(&["data", "show", "digits", "--json"]);

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 /// Exports a run or a grid; gives the file.
 fn export(from: &Path, to: &Path, words: &[&str]) -> Vec<u8> {
-    let message = succeed(&[&["export", from.to_str().unwrap(), "--to", to.to_str().unwrap()], words].concat());
+    let message =
+        succeed(&[&["export", from.to_str().unwrap(), "--to", to.to_str().unwrap()], words].concat());
     assert_eq!(message, format!("written: {}\n", to.display()));
     if to.is_dir() { Vec::new() } else { fs::read(to).unwrap() }
 }

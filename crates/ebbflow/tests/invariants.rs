@@ -205,7 +205,9 @@ fn fast_is_uniform_with_snapshots_only_and_the_other_without() {
         "[run]\nrounds = 40\n[data]\nkind = \"quadratic\"\nclients = 12\ndimension = 1\nspread = 3.0\nnoise = 0.1\n{up}{LOCAL}"
     );
     let fast = |probability: f64, around: &str| {
-        models(&format!("recipe = \"fast\"\n{all}[select]\ncohort = 5\nchance = {probability}\naround = {around}"))
+        models(&format!(
+            "recipe = \"fast\"\n{all}[select]\ncohort = 5\nchance = {probability}\naround = {around}"
+        ))
     };
     let uniform = "{ kind = \"uniform\", cohort = 3 }";
     let plain = |select: &str| models(&format!("recipe = \"fedavg\"\n{all}[select]\n{select}"));

@@ -5,7 +5,7 @@ mod line;
 mod served;
 
 use ebbflow::exec::{read_vector, write_vector};
-use ebbflow::net::client::Left;
+use ebbflow::net::client::JoinOutcome;
 use served::{serve, token};
 
 #[test]
@@ -29,7 +29,7 @@ fn a_line_is_trained_by_clients_that_bring_it() {
         .collect();
     for client in clients {
         let left = client.join().unwrap();
-        assert!(matches!(left, Ok(Left::Over(_))), "{left:?}");
+        assert!(matches!(left, Ok(JoinOutcome::RunOver(_))), "{left:?}");
     }
     server_log.join().unwrap();
     let rows = std::fs::read_to_string(out.join("rounds.jsonl")).unwrap();

@@ -351,7 +351,8 @@ fn a_run_that_diverges_stops_before_its_end_and_keeps_its_last_good_checkpoint()
     // A hundred times longer in each round: from round 10 on no loss is finite, and five rounds say so.
     assert_eq!(last, 14);
     assert!(
-        message.contains(&format!("in the last 5 rounds, up to round {last}, no client sent anything finite")),
+        message
+            .contains(&format!("in the last 5 rounds, up to round {last}, no client sent anything finite")),
         "{message}"
     );
     assert!(!folder.join("summary.json").exists());

@@ -10,7 +10,10 @@ use served::{KillOnDrop, PROGRAM, serve, text, token};
 
 fn join(url: &str, token: &str, state_dir: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(PROGRAM);
-    command.args(["join", url, "--home", text(state_dir), "--token", token]).args(arguments).stdout(Stdio::null());
+    command
+        .args(["join", url, "--home", text(state_dir), "--token", token])
+        .args(arguments)
+        .stdout(Stdio::null());
     command
 }
 

@@ -144,13 +144,19 @@ fn a_journal_of_another_time_changes_nothing_and_the_run_can_go_back_to_it() {
     // The checkpoints are of rounds that this journal does not know.
     let (code, message) = Server::start(&fleet.file, &out).map(Server::kill).unwrap_err();
     assert_eq!(code, Some(1), "{message}");
-    assert!(message.contains("they are not of one time") && message.contains("ebbflow rollback"), "{message}");
+    assert!(
+        message.contains("they are not of one time") && message.contains("ebbflow rollback"),
+        "{message}"
+    );
     assert_eq!(lines(&out), before);
     // Nor are the rows.
     checkpoints(&out).into_iter().for_each(|after| fs::remove_file(checkpoint(&out, after)).unwrap());
     let (code, message) = Server::start(&fleet.file, &out).map(Server::kill).unwrap_err();
     assert_eq!(code, Some(1), "{message}");
-    assert!(message.contains(&format!("has {} rounds, and the journal ends in round", before.len())), "{message}");
+    assert!(
+        message.contains(&format!("has {} rounds, and the journal ends in round", before.len())),
+        "{message}"
+    );
     assert!(message.contains("ebbflow rollback FOLDER --to "), "{message}");
     assert_eq!(lines(&out), before);
     assert!(n_then < before.len() as u32);

@@ -122,7 +122,10 @@ fn test_samples_are_drawn_and_are_not_needed_when_hold_outs_are_evaluated() {
     assert_ne!(*by_class, serde_json::json!(vec![2; 10]), "the first 20 are two of each class");
     let config = write(data.path(), "many.toml", &format!("{RUN}test_samples = 51"));
     let (done, message) = run_on_images(data.path(), &["run", &config]);
-    assert!(!done && message.contains("data.test_samples = 51: there are 50; give at most that"), "{message}");
+    assert!(
+        !done && message.contains("data.test_samples = 51: there are 50; give at most that"),
+        "{message}"
+    );
 
     for part in ["images-idx3", "labels-idx1"] {
         std::fs::remove_file(data.path().join(format!("mnist/t10k-{part}-ubyte"))).unwrap();

@@ -92,7 +92,8 @@ fn intervals_since_the_last_response() {
         let response_rounds = [0, 3, 5, 6, 11];
         (0..12)
             .map(|round| {
-                model *= if response_rounds.contains(&round) { 1.0 - 0.19 * weights.next().unwrap() } else { 1.0 };
+                model *=
+                    if response_rounds.contains(&round) { 1.0 - 0.19 * weights.next().unwrap() } else { 1.0 };
                 model
             })
             .collect::<Vec<_>>()
@@ -168,7 +169,10 @@ fn scaffolds_variates_end_where_they_should() {
     let last: Vec<_> = seen.iter().filter(|one| one.round == 4).collect();
     let close = |value: f32, expected: f64| (f64::from(value) - expected).abs() < 1e-6;
     for (one, expected) in last.iter().zip([7.291123333, 4.354673333, 0.547461039]) {
-        assert!(close(one.server_variate, 4.064419235) && close(one.own, expected), "{one:?}, not {expected}");
+        assert!(
+            close(one.server_variate, 4.064419235) && close(one.own, expected),
+            "{one:?}, not {expected}"
+        );
     }
     assert_eq!(last.len(), 3);
 }

@@ -499,7 +499,12 @@ fn an_exported_world_has_the_same_members() {
             message.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{message}"));
         assert_eq!(lines.lines().count(), 2, "{message}");
         let again = format!("[world]\n{lines}");
-        assert_agree(&rows(place, &world, "dropout", ""), &rows(place, &again, "dropout", ""), &ROLL_CALL_KEYS, &world);
+        assert_agree(
+            &rows(place, &world, "dropout", ""),
+            &rows(place, &again, "dropout", ""),
+            &ROLL_CALL_KEYS,
+            &world,
+        );
         let played = json(&["world", &config, "--rounds", "8", "--json"]);
         let config = write(place, "c.toml", &format!("{DATA}{again}"));
         let replayed = json(&["world", &config, "--rounds", "8", "--json"]);
@@ -510,7 +515,8 @@ fn an_exported_world_has_the_same_members() {
     let config = write(place, "b.toml", &format!("{DATA}{up}"));
     let (out, file) = (place.join("out").display().to_string(), trace.display().to_string());
     let message = succeed(&["world", &config, "--rounds", "8", "--out", &out, "--export", &file]);
-    let (_, lines) = message.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{message}"));
+    let (_, lines) =
+        message.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{message}"));
     assert_eq!(lines.lines().count(), 1, "{message}");
     assert!(!place.join("a/trace-members.csv").exists());
     // Nobody is no table.

@@ -697,7 +697,10 @@ fn the_run_of_a_server_goes_on_with_the_command_that_began_it() {
     let place = tempfile::tempdir().unwrap();
     write(place.path(), "server.redb", "");
     let message = fail(&["resume", place.path().to_str().unwrap()]);
-    assert!(message.contains("goes on with the command that began it: ebbflow serve FILE --out"), "{message}");
+    assert!(
+        message.contains("goes on with the command that began it: ebbflow serve FILE --out"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -126,7 +126,10 @@ impl Measurements {
             println!("{network}: a batch of {BATCH}");
             println!("  made, ms       {made}");
             println!("  trained on, ms {trained}");
-            println!("  factor         {factor}: {}", AimCheck::Enabled.verdict(factor.median, MIN_TRAIN_RATIO));
+            println!(
+                "  factor         {factor}: {}",
+                AimCheck::Enabled.verdict(factor.median, MIN_TRAIN_RATIO)
+            );
         }
     }
 

@@ -25,7 +25,7 @@ use super::machine::memory_bytes_of;
 use super::{AimCheck, Spread, grouped};
 use against::Compared;
 use child::Child;
-use clients::{Connected, ClientReport};
+use clients::{ClientReport, Connected};
 use flower::Flower;
 use server::{Open, Played};
 
@@ -409,7 +409,10 @@ impl Measurements {
             }
         }
         if !found.rounds.is_empty() {
-            println!("rounds with an empty local step, each client a process, {} rounds", plan.small_fleet_rounds);
+            println!(
+                "rounds with an empty local step, each client a process, {} rounds",
+                plan.small_fleet_rounds
+            );
         }
         for few in &found.rounds {
             println!("  {} clients, ms a round: {}", few.n_clients, few.round_ms);

@@ -104,14 +104,19 @@ fn read_all(cells: &Path) -> Result<(), Box<dyn Error>> {
 
 impl Measurements {
     pub(super) fn print(&self) {
-        let Measurements { n_methods, n_rounds, n_clients, took_s, over_reading, megabytes, aim_check } = self;
+        let Measurements { n_methods, n_rounds, n_clients, took_s, over_reading, megabytes, aim_check } =
+            self;
         println!(
             "a report on {n_methods} runs of {n_rounds} rounds and {n_clients} clients, program start included"
         );
         let seconds = aim_check.verdict(AIMS.0 / took_s.median, 1.0);
         println!("  {took_s} s; {AIMS} s over it: {seconds}", AIMS = AIMS.0);
         println!("  {over_reading} times as long as reading every row once");
-        println!("  {megabytes:.2} MB; {} MB over it: {}", AIMS.1, aim_check.verdict(AIMS.1 / megabytes, 1.0));
+        println!(
+            "  {megabytes:.2} MB; {} MB over it: {}",
+            AIMS.1,
+            aim_check.verdict(AIMS.1 / megabytes, 1.0)
+        );
     }
 
     pub(super) fn json(&self) -> Value {

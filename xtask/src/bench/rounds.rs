@@ -219,7 +219,11 @@ fn timed_run(
     }
     let n_timed = f64::from(plan.timed_rounds);
     let round_ms = 1000.0 * began.elapsed().as_secs_f64() / n_timed;
-    Ok(Timed { round_ms, parts_ms: clock.parts_ms(round_ms, n_timed), n_selected: n_selected as f64 / n_timed })
+    Ok(Timed {
+        round_ms,
+        parts_ms: clock.parts_ms(round_ms, n_timed),
+        n_selected: n_selected as f64 / n_timed,
+    })
 }
 
 fn saved(engine: &Engine, fleet: &TimedFleet) -> Vec<u8> {

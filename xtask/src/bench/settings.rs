@@ -54,7 +54,8 @@ struct Row {
 }
 
 pub(super) fn measure(args: &Args) -> Result<Measurements, Box<dyn Error>> {
-    let (sizes, aim_check) = if args.quick { (QUICK, AimCheck::Disabled) } else { (SIZES, AimCheck::Enabled) };
+    let (sizes, aim_check) =
+        if args.quick { (QUICK, AimCheck::Disabled) } else { (SIZES, AimCheck::Enabled) };
     let rows = sizes.into_iter().map(|n_values| row(n_values, args.repeats));
     Ok(Measurements { aim_check, rows: rows.collect::<Result<_, _>>()? })
 }
@@ -145,7 +146,13 @@ mod tests {
         assert_eq!(measurements.rows.iter().map(|row| row.n_values).collect::<Vec<_>>(), QUICK);
         let row =
             |n_values, read_s: f64| Row { n_values, read_s: Spread::of([read_s]), made_s: Spread::of([1.0]) };
-        let measurements = Measurements { aim_check: AimCheck::Disabled, rows: vec![row(10, 1.0), row(20, 3.0), row(40, 16.0)] };
-        assert_eq!((measurements.growth(|row| row.read_s), measurements.growth(|row| row.made_s)), (4.0, 0.25));
+        let measurements = Measurements {
+            aim_check: AimCheck::Disabled,
+            rows: vec![row(10, 1.0), row(20, 3.0), row(40, 16.0)],
+        };
+        assert_eq!(
+            (measurements.growth(|row| row.read_s), measurements.growth(|row| row.made_s)),
+            (4.0, 0.25)
+        );
     }
 }

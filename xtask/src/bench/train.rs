@@ -1,7 +1,7 @@
 //! Local training: rounds a second on the papers' networks, through the call that fleets use, and beside others.
 
-mod flop;
 mod evaluate;
+mod flop;
 pub(super) mod peak;
 mod peers;
 
@@ -284,7 +284,8 @@ pub(super) fn measure(args: &Args, threads: NonZeroUsize) -> Result<Vec<Measurem
     let peak = peak::measure(threads);
     println!("matrix products (gemm crate) reach {} GFLOP/s\n", spread(&peak));
     let bench = Bench { repeats: args.repeats.into(), threads, paths, peak: peak.median, peers: installed };
-    let is_requested = |name: &str| args.workloads.is_empty() || args.workloads.iter().any(|asked| asked == name);
+    let is_requested =
+        |name: &str| args.workloads.is_empty() || args.workloads.iter().any(|asked| asked == name);
     let mut all = Vec::new();
     for workload in WORKLOADS.iter().filter(|workload| is_requested(workload.name)) {
         let measurements = workload.measure(&bench)?;
@@ -617,7 +618,8 @@ impl LocalRule for PlainSgd {
     }
 
     fn run(&self, _job: &Job, _memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
-        let step = StepRule { learning_rate: self.learning_rate, momentum: self.momentum, ..StepRule::default() };
+        let step =
+            StepRule { learning_rate: self.learning_rate, momentum: self.momentum, ..StepRule::default() };
         run.steps(run.steps_requested(), &step);
         None
     }
@@ -630,7 +632,8 @@ mod tests {
 
     fn measurements_with_peer(peer: Option<f64>) -> Measurements {
         let at = |median| Spread { median, low: median, high: median };
-        let ours = |path, median| OwnResult { path, per_second: at(median), losses: vec![], share_of_peak: 0.5 };
+        let ours =
+            |path, median| OwnResult { path, per_second: at(median), losses: vec![], share_of_peak: 0.5 };
         let reached = peer.ok_or_else(|| "not here".to_owned()).map(|median| PeerResult {
             peer: "JAX".to_owned(),
             variant: "vmap".to_owned(),
@@ -678,7 +681,10 @@ mod tests {
         let ratio = |peer| measurements_with_peer(peer).json()["ours"][0]["ratio"].clone();
         assert_eq!(ratio(Some(2.0)), json!(5.0));
         assert_eq!(ratio(None), Value::Null);
-        assert_eq!(measurements_with_peer(None).json()["peers"][0], json!({ "peer": "JAX", "error": "not here" }));
+        assert_eq!(
+            measurements_with_peer(None).json()["peers"][0],
+            json!({ "peer": "JAX", "error": "not here" })
+        );
     }
 
     #[test]

@@ -327,7 +327,8 @@ csv = \"{}.csv\"
             Stage::Tune => {}
             Stage::Defaults => lines.extend(entrant.defaults(task).0.iter().map(|line| (*line).to_owned())),
             Stage::Tuned => {
-                let Some((learning_rate, server)) = tuning.as_ref().and_then(|study| best(task, study, entrant.name))
+                let Some((learning_rate, server)) =
+                    tuning.as_ref().and_then(|study| best(task, study, entrant.name))
                 else {
                     return Ok(None);
                 };
@@ -355,7 +356,11 @@ fn best<'t>(task: &'t Task, study: &Study, method: &str) -> Option<(&'t str, &'s
     let mut best: Option<(f64, (&str, &str))> = None;
     for learning_rate in task.learning_rates {
         for server in SERVER_LEARNING_RATES {
-            let found = study.accuracies_where(method, &[(LEARNING_RATE_KEY, learning_rate), (SERVER_LEARNING_RATE_KEY, server)], END_COLUMN);
+            let found = study.accuracies_where(
+                method,
+                &[(LEARNING_RATE_KEY, learning_rate), (SERVER_LEARNING_RATE_KEY, server)],
+                END_COLUMN,
+            );
             if found.len() < n_seeds {
                 return None;
             }
@@ -384,8 +389,9 @@ pub(super) fn write() -> Result<String, Box<dyn Error>> {
             )?;
             for stage in [Stage::Tuned, Stage::Defaults] {
                 let study = read(task, world, stage)?;
-                let complete =
-                    ENTRANTS.iter().all(|entrant| of(&study, entrant.name, END_COLUMN).len() == task.n_evaluation_seeds);
+                let complete = ENTRANTS
+                    .iter()
+                    .all(|entrant| of(&study, entrant.name, END_COLUMN).len() == task.n_evaluation_seeds);
                 if !complete {
                     missing.push(format!("{} on {world}, {}", task.title, stage.name()));
                 }
@@ -453,7 +459,8 @@ fn place(study: &Study, highest: Option<&str>, name: &str) -> &'static str {
     match highest {
         Some(highest) if highest == name => "best",
         Some(highest) => {
-            match Verdict::of(difference(&of(study, highest, END_COLUMN), &of(study, name, END_COLUMN)), 0.0) {
+            match Verdict::of(difference(&of(study, highest, END_COLUMN), &of(study, name, END_COLUMN)), 0.0)
+            {
                 Verdict::Tied => "tied",
                 _ => "",
             }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{host, metadata, assert_none};
+use super::{assert_none, host, metadata};
 
 /// The crates of the workspace, and which others each may use outside of tests.
 const MAY_USE: &[(&str, &[&str])] = &[

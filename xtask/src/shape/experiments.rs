@@ -7,7 +7,7 @@ use ebb_cli::assemble::{Assembled, read_settings};
 use ebb_methods::Registry;
 use ebb_settings::{Origin, Tree};
 
-use super::{files_below, assert_none};
+use super::{assert_none, files_below};
 use crate::workspace;
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::source::without_tests;
-use super::{files_below, assert_none, read};
+use super::{assert_none, files_below, read};
 use crate::workspace;
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::source::{test_modules, without_tests};
-use super::{files_below, assert_none, read};
+use super::{assert_none, files_below, read};
 use crate::workspace;
 
 const PURE: [&str; 2] = ["ebb-round", "ebb-methods"];
@@ -22,7 +22,9 @@ fn sources_mention_neither_io_nor_clock() {
             let module = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             if !for_tests.contains(&module) {
                 let place = format!("{name}: {module}.rs");
-                assert_none(&io(&text).into_iter().map(|what| format!("{place}: {what}")).collect::<Vec<_>>());
+                assert_none(
+                    &io(&text).into_iter().map(|what| format!("{place}: {what}")).collect::<Vec<_>>(),
+                );
             }
         }
     }
@@ -32,7 +34,9 @@ fn sources_mention_neither_io_nor_clock() {
 fn clippy_bans_io_and_clock_for_both_crates() {
     for name in PURE {
         let bans = read(&workspace().join("crates").join(name).join("clippy.toml"));
-        assert_none(&missing_bans(&bans).into_iter().map(|what| format!("{name}: {what}")).collect::<Vec<_>>());
+        assert_none(
+            &missing_bans(&bans).into_iter().map(|what| format!("{name}: {what}")).collect::<Vec<_>>(),
+        );
     }
 }
 

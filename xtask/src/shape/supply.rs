@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::source::{test_modules, without_tests};
-use super::{files_below, host, metadata, assert_none, read};
+use super::{assert_none, files_below, host, metadata, read};
 use crate::workspace;
 
 /// Crates that are no members of the workspace.
@@ -53,7 +53,9 @@ fn releases_check_the_arithmetic_on_what_others_sent() {
     let unchecked = READ_OTHERS
         .iter()
         .filter(|name| workspace_table(&format!("profile.release.package.{name}.overflow-checks")) != "true");
-    assert_none(&unchecked.map(|name| format!("Cargo.toml: {name}.overflow-checks is not on")).collect::<Vec<_>>());
+    assert_none(
+        &unchecked.map(|name| format!("Cargo.toml: {name}.overflow-checks is not on")).collect::<Vec<_>>(),
+    );
 }
 
 /// What the workspace's manifest says under a path of keys, as text.

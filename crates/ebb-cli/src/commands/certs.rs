@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ebb_net::tokens::{keep_private, unguessable};
+use ebb_net::tokens::{random_bytes, write_private};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PublicKeyData, SerialNumber, SubjectPublicKeyInfo, date_time_ymd,
@@ -17,7 +17,7 @@ use x509_parser::pem::Pem;
 
 use crate::CliError;
 use crate::args::{Certs, CertsCommand, Renew};
-use crate::output::{print_note, print_line};
+use crate::output::{print_line, print_note};
 
 /// How long certificates last, in days: an authority, and what it signs.
 const AUTHORITY_DAYS: u64 = 3650;
@@ -76,7 +76,7 @@ fn make_certificates(
     let key = KeyPair::generate().map_err(certificate_error)?;
     let mut params = CertificateParams::default();
     // Two authorities of one name would be taken for one another.
-    let unique_suffix: [u8; 4] = unguessable();
+    let unique_suffix: [u8; 4] = random_bytes();
     let name = format!("Ebbflow authority {}", ebb_net::tokens::hex(&unique_suffix));
     params.distinguished_name.push(DnType::CommonName, name);
     // It signs certificates, and no other authority.
@@ -259,7 +259,7 @@ fn set_validity(params: &mut CertificateParams, now_s: u64, until_s: u64) {
     let at = |unix_s| date_time_ymd(1970, 1, 1) + Duration::from_secs(unix_s);
     params.not_before = at(now_s.saturating_sub(CLOCK_SKEW_S));
     params.not_after = at(until_s);
-    let mut number: [u8; 16] = unguessable();
+    let mut number: [u8; 16] = random_bytes();
     // Positive, and of full length.
     number[0] = number[0] & 0x7f | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&number));
@@ -307,7 +307,7 @@ fn write_certificate(folder: &Path, name: &str, certificate: &str) -> Result<(),
 
 fn write_key(folder: &Path, name: &str, key: &KeyPair) -> Result<(), CliError> {
     let file = folder.join(format!("{name}.key"));
-    keep_private(&file, key.serialize_pem().as_bytes())
+    write_private(&file, key.serialize_pem().as_bytes())
         .map_err(|error| CliError::file("writing", &file, error))
 }
 
@@ -319,7 +319,9 @@ fn print_next_steps(folder: &Path, authority: &Path, n_clients: u32) -> Result<(
     // Paths in a configuration are relative to its own folder, which need not be this one.
     let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let folder = whole.display();
-    print_line(&format!("[serve.tls]\ncertificate = \"{folder}/server.pem\"\nkey = \"{folder}/server.key\""))?;
+    print_line(&format!(
+        "[serve.tls]\ncertificate = \"{folder}/server.pem\"\nkey = \"{folder}/server.key\""
+    ))?;
     if n_clients > 0 {
         print_line(&format!("clients = \"{folder}/ca.pem\""))?;
     }

@@ -9,12 +9,13 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::args::{Compare, RunOptions};
 use crate::assemble::read_settings;
 use crate::grid::{FinishedCell, Grid, tables};
-use crate::output::{bold, print_note, print_line, this_command};
+use crate::output::{bold, print_line, print_note, this_command};
 use crate::progress::interrupt_flag;
 use crate::{CliError, PROGRAM};
 
 pub(crate) fn run(registry: &Registry, args: &Compare) -> Result<(), CliError> {
-    let (tree, base) = read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
+    let (tree, base) =
+        read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
     let stem = args.file.file_stem().map_or("grid".into(), std::ffi::OsStr::to_os_string);
     let folder = args.out.clone().unwrap_or_else(|| Path::new("runs").join(stem));
     let grid = Grid::new(&tree, &base, &folder)?;
@@ -26,7 +27,12 @@ pub(crate) fn run(registry: &Registry, args: &Compare) -> Result<(), CliError> {
 }
 
 /// Runs what is left of a grid and prints its table.
-pub(crate) fn run_grid(registry: &Registry, grid: &Grid, how: &RunOptions, at_most: usize) -> Result<(), CliError> {
+pub(crate) fn run_grid(
+    registry: &Registry,
+    grid: &Grid,
+    how: &RunOptions,
+    at_most: usize,
+) -> Result<(), CliError> {
     let (finished, stopped) = run_cells(registry, grid, how, at_most)?;
     if !how.json {
         print_tables(&finished, &grid.varied)?;

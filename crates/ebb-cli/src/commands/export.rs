@@ -7,7 +7,7 @@ use ebb_record::{RunFolder, Summary};
 
 use crate::CliError;
 use crate::args::{Export, Format};
-use crate::commands::run::{summary_lines, rounds_done};
+use crate::commands::run::{rounds_done, summary_lines};
 use crate::commands::show::rounds;
 use crate::grid::{csv_of, read_csv, runs_of, tables, varied_in_csv};
 use crate::output::{TextTable, make_folder_of, print_line, write_file};

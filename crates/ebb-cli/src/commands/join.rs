@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use ebb_exec::{DEFAULT_TIMEOUT, ExternalTask};
 use ebb_methods::Registry;
-use ebb_net::client::{self, Invitation, JoinError, Joining, Left, Limits, TaskTrainer, Trainer, Until};
+use ebb_net::client::{
+    self, ClientLimits, JoinError, JoinOptions, JoinOutcome, RunDescription, StopSignal, TaskTrainer, Trainer,
+};
 use ebb_round::ClientId;
 use ebb_settings::{BuildContext, SettingsError, Tree};
 use tokio::sync::watch;
@@ -15,8 +17,8 @@ use tokio::sync::watch;
 use crate::CliError;
 use crate::args::Join;
 use crate::assemble::missing_features;
-use crate::error::EXIT_PERMANENT;
 use crate::client_settings;
+use crate::error::EXIT_PERMANENT;
 use crate::output::{log_to_stderr, print_note};
 use crate::permissions::restrict_umask;
 use crate::progress::on_interrupt;
@@ -30,16 +32,16 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
         (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
         _ => None,
     };
-    let joining = Joining {
+    let joining = JoinOptions {
         url: args.url.clone(),
         token: args.token.clone(),
-        number: args.number,
-        folder: Some(args.home.clone()),
+        client_number: args.number,
+        state_dir: Some(args.home.clone()),
         ca: args.ca.as_deref().map(read).transpose()?,
-        name: args.server_name.clone(),
+        server_name: args.server_name.clone(),
         identity,
-        plain: args.plain,
-        limits: Limits { memory_bytes: args.most_memory, job: args.most_job },
+        allow_plaintext: args.plain,
+        limits: ClientLimits { memory_bytes: args.most_memory, job_time: args.most_job },
     };
     let (registry, set, exec) = (registry.clone(), args.set.clone(), args.exec.clone());
     let (slice, place) = (args.slice, args.data_folder.data.clone());
@@ -47,7 +49,7 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     // Whether what is wrong with making the trainer stays wrong.
     let is_permanent = Arc::new(AtomicBool::new(false));
     let permanent = Arc::clone(&is_permanent);
-    let make = Box::new(move |invitation: &Invitation| {
+    let make = Box::new(move |invitation: &RunDescription| {
         let made = match &exec {
             Some(command) => worker_trainer(&registry, invitation, command, timeout, slice),
             None => builtin_trainer(&registry, invitation, &set, place.as_deref(), slice),
@@ -57,8 +59,8 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
             error.to_string()
         })
     });
-    let (to, until) = watch::channel(Until::Over);
-    let last = if args.leave_for_good { Until::Leaves } else { Until::Stopped };
+    let (to, until) = watch::channel(StopSignal::Continue);
+    let last = if args.leave_for_good { StopSignal::Leave } else { StopSignal::Stop };
     on_interrupt(Box::new(move || {
         to.send_replace(last);
     }));
@@ -70,8 +72,8 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     // A trainer that is still at work is not waited for.
     runtime.shutdown_background();
     match left.map_err(|error| join_error(&error, is_permanent.load(Ordering::Relaxed)))? {
-        Left::Over(why) => print_note(&format!("done: {why}")),
-        Left::Stopped => print_note("stopped; the same command comes back"),
+        JoinOutcome::RunOver(why) => print_note(&format!("done: {why}")),
+        JoinOutcome::Stopped => print_note("stopped; the same command comes back"),
     }
     Ok(())
 }
@@ -89,7 +91,7 @@ fn join_error(error: &JoinError, is_permanent: bool) -> CliError {
 }
 
 /// What the server says, as settings.
-fn settings_from_server(invitation: &Invitation) -> Result<Tree, CliError> {
+fn settings_from_server(invitation: &RunDescription) -> Result<Tree, CliError> {
     // Whom a server asks is no client's concern, but roles are built together.
     let mut tree = Tree::from_recipe("join", "[select]\nkind = \"everyone\"");
     tree.overlay(client_settings::accepted_settings(&invitation.settings)?);
@@ -99,7 +101,7 @@ fn settings_from_server(invitation: &Invitation) -> Result<Tree, CliError> {
 /// What trains by the server's local rule with a worker that has model and data.
 fn worker_trainer(
     registry: &Registry,
-    invitation: &Invitation,
+    invitation: &RunDescription,
     command: &[String],
     timeout: Duration,
     slice: Option<u32>,
@@ -107,7 +109,8 @@ fn worker_trainer(
     let slice = slice.map_or(invitation.client, |slice| ClientId::new(slice as usize));
     let task = ExternalTask::for_client(slice, invitation.layout.clone(), command.to_vec(), timeout)
         .map_err(CliError::Unavailable)?;
-    let context = BuildContext { seed: invitation.seed, n_clients: slice.idx() + 1, ..BuildContext::default() };
+    let context =
+        BuildContext { seed: invitation.seed, n_clients: slice.idx() + 1, ..BuildContext::default() };
     let roles = registry.build(&settings_from_server(invitation)?, context)?;
     if let Some(lack) = missing_features(&task, &roles.local.step_features()) {
         return Err(CliError::Usage(lack));
@@ -147,7 +150,7 @@ fn check_local_data(tree: &Tree, set: &[String]) -> Result<(), CliError> {
 /// What trains as the server's settings say, on the data that is here.
 fn builtin_trainer(
     registry: &Registry,
-    invitation: &Invitation,
+    invitation: &RunDescription,
     set: &[String],
     place: Option<&Path>,
     slice: Option<u32>,
@@ -193,14 +196,17 @@ mod tests {
 
     /// Why a client does not train what it is invited to.
     fn refused(settings: &str, set: &[&str]) -> String {
-        let invitation = Invitation {
+        let invitation = RunDescription {
             client: ClientId::new(0),
             settings: settings.to_owned(),
             seed: 1,
             layout: Layout::new(Vec::new()),
         };
         let set: Vec<_> = set.iter().map(|&set| set.to_owned()).collect();
-        builtin_trainer(&Registry::standard(), &invitation, &set, None, None).map(drop).unwrap_err().to_string()
+        builtin_trainer(&Registry::standard(), &invitation, &set, None, None)
+            .map(drop)
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]

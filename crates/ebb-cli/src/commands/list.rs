@@ -120,11 +120,9 @@ pub(crate) fn all_entries(registry: &Registry) -> Vec<ListEntry> {
         list_entry("departures", "objective.departures", question, entry.name, entry.about, entry.example)
     }));
     let data = crate::tasks::all().into_iter();
-    all.extend(
-        data.map(|entry| {
-            list_entry("data", "data", "what the clients hold", entry.name, entry.about, entry.example)
-        }),
-    );
+    all.extend(data.map(|entry| {
+        list_entry("data", "data", "what the clients hold", entry.name, entry.about, entry.example)
+    }));
     all.extend(ebb_train::split::ALL.iter().map(|entry| {
         list_entry("splits", "data.split", "who holds which samples", entry.name, entry.about, entry.example)
     }));
@@ -156,20 +154,16 @@ pub(crate) fn all_entries(registry: &Registry) -> Vec<ListEntry> {
         "a network of your own, layer by layer; a dense layer with one unit a class ends it",
         LAYERS,
     ));
-    let worlds = ebb_sim::availability::ALL
-        .iter()
-        .map(|entry| list_entry("worlds", "world.availability", WORLDS_QUESTION, entry.name, entry.about, entry.example));
+    let worlds = ebb_sim::availability::ALL.iter().map(|entry| {
+        list_entry("worlds", "world.availability", WORLDS_QUESTION, entry.name, entry.about, entry.example)
+    });
     all.extend(worlds);
-    all.extend(
-        ebb_sim::link::ALL
-            .iter()
-            .map(|entry| list_entry("worlds", "world.link", WORLDS_QUESTION, entry.name, entry.about, entry.example)),
-    );
-    all.extend(
-        ebb_sim::work::ALL
-            .iter()
-            .map(|entry| list_entry("worlds", "world.work", WORLDS_QUESTION, entry.name, entry.about, entry.example)),
-    );
+    all.extend(ebb_sim::link::ALL.iter().map(|entry| {
+        list_entry("worlds", "world.link", WORLDS_QUESTION, entry.name, entry.about, entry.example)
+    }));
+    all.extend(ebb_sim::work::ALL.iter().map(|entry| {
+        list_entry("worlds", "world.work", WORLDS_QUESTION, entry.name, entry.about, entry.example)
+    }));
     all.extend(ebb_sim::COMPONENTS.iter().map(|(name, about, example)| ListEntry {
         list: "worlds",
         question: WORLDS_QUESTION,

@@ -1,18 +1,18 @@
 //! `ebbflow recompute`: a server's run once more, from the updates that its journal kept.
 
 use ebb_methods::Registry;
-use ebb_net::Recalled;
+use ebb_net::JournalReplay;
 use ebb_record::RunFolder;
 
 use crate::CliError;
 use crate::args::Recompute;
 use crate::assemble::{Assembled, read_settings};
 use crate::commands::serve::rules;
-use crate::selection_key::{SelectionKey, SelectionSource};
 use crate::drive::play_round;
-use crate::guard_settings::Protection;
 use crate::evaluator::RunEvaluator;
+use crate::guard_settings::Protection;
 use crate::output::{count, print_line};
+use crate::selection_key::{SelectionKey, SelectionSource};
 use crate::serve_settings::EvaluatedBy;
 
 pub(crate) fn run(registry: &Registry, args: &Recompute) -> Result<(), CliError> {
@@ -31,10 +31,12 @@ pub(crate) fn run(registry: &Registry, args: &Recompute) -> Result<(), CliError>
         run.set_selection_key(SelectionKey::open(folder, false)?);
     }
     let (recalled, fleet) =
-        Recalled::open(folder, rules(&run, &table)).map_err(|error| wrong(error.to_string()))?;
+        JournalReplay::open(folder, rules(&run, &table)).map_err(|error| wrong(error.to_string()))?;
     let mut run = run.with_fleet(fleet);
     if table.judged_by == EvaluatedBy::Clients {
-        run.evaluator = RunEvaluator::Clients(recalled.judge(run.evaluator.every(), run.run_table.rounds.get()));
+        run.evaluator = RunEvaluator::Clients(
+            recalled.client_evaluator(run.evaluator.every(), run.run_table.rounds.get()),
+        );
     }
     let (mut n_rounds, mut n_updates) = (0_u64, 0_u64);
     for row in record.iter_rows()? {

@@ -11,8 +11,8 @@ use crate::CliError;
 use crate::args::Replay;
 use crate::assemble::{Assembled, override_seed, read_settings};
 use crate::commands::run::{create, create_in_new_folder, finish};
-use crate::selection_key::SelectionKey;
 use crate::output::print_note;
+use crate::selection_key::SelectionKey;
 
 /// The settings of `[local]` that are not those of one way to train.
 const COMMON_LOCAL_KEYS: [&str; 15] = [
@@ -73,7 +73,9 @@ fn select_by_seed(tree: &mut Tree, args: &Replay) -> Result<(), CliError> {
     let is_there = SelectionKey::read(&args.record)?.is_some();
     if !is_there {
         let record = args.record.display();
-        print_note(&format!("{record}: its selection.key is not there, so cohorts are drawn anew, by the seed"));
+        print_note(&format!(
+            "{record}: its selection.key is not there, so cohorts are drawn anew, by the seed"
+        ));
     }
     if !is_there || args.seed.is_some() {
         tree.set_value("run.draws_by", "seed", command_place(args));
@@ -122,7 +124,8 @@ fn replace_recipe(registry: &Registry, tree: &mut Tree, recipe: &str) -> Result<
     let mut recipe_only = Tree::default();
     recipe_only.set_value("recipe", recipe, flag.clone());
     let recipe_only = registry.with_recipe(recipe_only)?;
-    let kind = |role: &str, default: &str| recipe_only.text(&format!("{role}.kind")).unwrap_or(default).to_owned();
+    let kind =
+        |role: &str, default: &str| recipe_only.text(&format!("{role}.kind")).unwrap_or(default).to_owned();
     let (selector, local) = (kind("select", "uniform"), kind("local", "sgd"));
     if local != before {
         // Only what every way to train knows.

@@ -10,8 +10,8 @@ use ebb_report::{Report, Source};
 
 use crate::CliError;
 use crate::args;
-use crate::grid::{FinishedCell, settings_label, csv_of, read_csv, varied_in_csv};
-use crate::output::{count, print_note, print_line, write_file};
+use crate::grid::{FinishedCell, csv_of, read_csv, settings_label, varied_in_csv};
+use crate::output::{count, print_line, print_note, write_file};
 
 pub(crate) fn run(args: &args::Report) -> Result<(), CliError> {
     let first = &args.runs[0];

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use ebb_net::tokens::{Key, give_to_owner_of_folder};
-use ebb_net::{KEY, REVOKED};
+use ebb_net::{KEY_FILE, REVOKED_FILE};
 use ebb_record::RunFolder;
 
 use crate::CliError;
@@ -14,7 +14,7 @@ use crate::output::print_note;
 use crate::permissions::restrict_umask;
 
 pub(crate) fn run(args: &Revoke) -> Result<(), CliError> {
-    if !args.folder.join(KEY).exists() {
+    if !args.folder.join(KEY_FILE).exists() {
         let folder = args.folder.display();
         return Err(CliError::Usage(format!("{folder}: not the folder of a server's run")));
     }
@@ -70,7 +70,7 @@ fn open_without_links(file: &Path) -> io::Result<File> {
 }
 
 fn append_revoked(args: &Revoke) -> Result<(), CliError> {
-    let file = args.folder.join(REVOKED);
+    let file = args.folder.join(REVOKED_FILE);
     let lines: String = args.clients.iter().map(|client| format!("{client}\n")).collect();
     let write = || {
         let mut to = open_without_links(&file)?;

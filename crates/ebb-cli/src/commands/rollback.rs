@@ -1,13 +1,13 @@
 //! `ebbflow rollback`: a run, simulated or served, goes back to an earlier checkpoint.
 
-use ebb_net::JournalBack;
+use ebb_net::JournalRollback;
 use ebb_record::{Rollback, is_served};
 
 use crate::CliError;
 use crate::args::RollbackArgs;
 use crate::assemble::journal_entry;
-use crate::output::{count, print_note, resume_command, print_line, this_command};
-use crate::permissions::{restrict_umask, foreign_owner};
+use crate::output::{count, print_line, print_note, resume_command, this_command};
+use crate::permissions::{foreign_owner, restrict_umask};
 
 pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
     let folder = &args.run;
@@ -31,13 +31,13 @@ pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
         let state = |source| CliError::State { folder: folder.clone(), source };
         let entry = back.state().map_or(Ok(0), journal_entry).map_err(state)?;
         // First, for a server does not start until the folder is back as well.
-        Some(JournalBack::begin(folder, entry, round).map_err(unusable)?)
+        Some(JournalRollback::begin(folder, entry, round).map_err(unusable)?)
     } else {
         None
     };
     let kept = back.finish()?;
     if let Some(journal) = journal {
-        journal.end().map_err(unusable)?;
+        journal.finish().map_err(unusable)?;
     }
     print_line(&format!(
         "{}: back after round {round}; {} will be played anew",

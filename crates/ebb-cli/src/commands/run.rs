@@ -6,14 +6,18 @@ use ebb_methods::Registry;
 use ebb_record::{RecordError, ReplaySummary, RunWriter, Summary};
 
 use crate::CliError;
-use crate::args::{RunOptions, Run};
+use crate::args::{Run, RunOptions};
 use crate::assemble::{Assembled, override_seed, read_settings};
 use crate::drive::{Ended, OnFailure, drive};
-use crate::output::{bold, format_bytes, format_absence_cost, count, format_duration, ending_text, format_metric, print_note, format_percent, resume_command, print_line};
+use crate::output::{
+    bold, count, ending_text, format_absence_cost, format_bytes, format_duration, format_metric,
+    format_percent, print_line, print_note, resume_command,
+};
 use crate::progress::{Progress, interrupt_flag};
 
 pub(crate) fn run(registry: &Registry, args: &Run) -> Result<(), CliError> {
-    let (mut tree, base) = read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
+    let (mut tree, base) =
+        read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
     if tree.has("grid") {
         let file = args.file.display();
         return Err(tree
@@ -57,7 +61,10 @@ pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &RunOptions) -
     let ended = drive(run, writer, &stop, OnFailure::Stop, &mut progress);
     drop(progress);
     if matches!(ended, Err(CliError::OutputClosed)) {
-        print_note(&format!("the output was closed; everything is saved. Go on with: {}", resume_command(&folder)));
+        print_note(&format!(
+            "the output was closed; everything is saved. Go on with: {}",
+            resume_command(&folder)
+        ));
     }
     print_end(ended?, &folder, how)
 }
@@ -131,7 +138,8 @@ pub(crate) fn summary_lines(summary: &Summary) -> Vec<(String, String)> {
     }
     if summary.stand_ins > 0 {
         let share = summary.oracle_hit_share;
-        let hits = share.map(|share| format!("; oracle: {} of the client's true cluster", format_percent(share)));
+        let hits =
+            share.map(|share| format!("; oracle: {} of the client's true cluster", format_percent(share)));
         add("stand-ins", format!("{}{}", summary.stand_ins, hits.unwrap_or_default()));
     }
     if let Some(psi) = summary.oracle_psi {
@@ -145,14 +153,19 @@ pub(crate) fn summary_lines(summary: &Summary) -> Vec<(String, String)> {
     add("virtual time", format_duration(summary.virtual_s));
     add(
         "payload",
-        format!("{} down, {} up", format_bytes(summary.bytes_down as f64), format_bytes(summary.bytes_up as f64)),
+        format!(
+            "{} down, {} up",
+            format_bytes(summary.bytes_down as f64),
+            format_bytes(summary.bytes_up as f64)
+        ),
     );
     all
 }
 
 /// How much of a replay is a guess.
 pub(crate) fn imputed_text(replay: &ReplaySummary) -> String {
-    let ReplaySummary { imputed_by, asked: selected, imputed, imputed_share, asked_down: selected_down } = replay;
+    let ReplaySummary { imputed_by, asked: selected, imputed, imputed_share, asked_down: selected_down } =
+        replay;
     let share = format_percent(*imputed_share);
     format!(
         "{share} of what was asked: {imputed} of {selected}, guessed by {imputed_by}; {selected_down} asked while down"

@@ -5,21 +5,21 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ebb_methods::Registry;
-use ebb_net::{NetFleet, Place, Rules, STOPPED, STORE, Served};
+use ebb_net::{NetFleet, Rules, RunningServer, STOPPED, STORE_FILE, ServerOptions};
 use ebb_record::{RecordError, RunWriter};
 use ebb_round::FleetError;
 
 use crate::args::Serve;
 use crate::assemble::{Assembled, read_settings};
-use crate::commands::run::print_end;
-use crate::selection_key::{SelectionKey, SelectionSource};
-use crate::drive::{Ended, OnFailure, drive};
-use crate::guard_settings::Protection;
 use crate::client_settings;
+use crate::commands::run::print_end;
+use crate::drive::{Ended, OnFailure, drive};
 use crate::evaluator::RunEvaluator;
+use crate::guard_settings::Protection;
 use crate::output::{log_to_stderr, print_note, this_command};
-use crate::permissions::{restrict_umask, permission_warning};
+use crate::permissions::{permission_warning, restrict_umask};
 use crate::progress::{Progress, on_interrupt};
+use crate::selection_key::{SelectionKey, SelectionSource};
 use crate::serve_settings::{EvaluatedBy, ServeTable};
 use crate::{CliError, PROGRAM};
 
@@ -29,7 +29,8 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(45);
 pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     log_to_stderr(&args.logs)?;
     restrict_umask();
-    let (tree, base) = read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
+    let (tree, base) =
+        read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
     if tree.has("grid") {
         return Err(tree.error("grid", "a server trains one model; leave out [grid]").into());
     }
@@ -47,41 +48,44 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     };
     if run.run_table.draws_by == Some(SelectionSource::Key) {
         // The store comes right after the key: a server that was killed in between has drawn nothing.
-        let is_new = !folder.join(STORE).exists();
+        let is_new = !folder.join(STORE_FILE).exists();
         run.set_selection_key(SelectionKey::open(&folder, is_new)?);
     }
     let descriptors = raise_file_limit();
-    let place = Place {
+    let place = ServerOptions {
         folder: folder.clone(),
         listen: table.listen,
         tls,
-        metrics: table.metrics,
+        metrics_listen: table.metrics,
         metrics_token,
         keep_updates: table.keep_updates,
-        descriptors,
+        max_open_files: descriptors,
     };
-    let (served, fleet) = Served::start(place, rules(&run, &table))
+    let (served, fleet) = RunningServer::start(place, rules(&run, &table))
         .map_err(|error| CliError::Unavailable(error.to_string()))?;
     let Some((writer, state)) = opened else {
         // Killed after its end, perhaps before all clients had heard of it.
         let (folder, url) = (folder.display(), url(&served, &table));
-        print_note(&format!("{folder}: the run is finished, which clients hear at {url}; for another, give --out"));
-        served.farewell_within(MAX_RETRY_INTERVAL);
+        print_note(&format!(
+            "{folder}: the run is finished, which clients hear at {url}; for another, give --out"
+        ));
+        served.end_run_within(MAX_RETRY_INTERVAL);
         return Ok(());
     };
-    served.expect(writer.n_recorded_rounds()?);
+    served.expect_recorded(writer.n_recorded_rounds()?);
     let is_resumed = state.is_some();
     let mut run = run.with_fleet(fleet);
     if table.judged_by == EvaluatedBy::Clients {
-        run.evaluator = RunEvaluator::Clients(served.judge(run.evaluator.every(), run.run_table.rounds.get()));
+        run.evaluator =
+            RunEvaluator::Clients(served.client_evaluator(run.evaluator.every(), run.run_table.rounds.get()));
     }
     if let Some(state) = state {
         run.load(&state).map_err(|source| CliError::State { folder: folder.clone(), source })?;
     }
-    tracing::info!(id = served.id(), address = %served.address(), "this server");
-    if served.most_connections() < table.most_clients() {
+    tracing::info!(id = served.server_id(), address = %served.address(), "this server");
+    if served.max_connections() < table.most_clients() {
         tracing::warn!(
-            most_connections = served.most_connections(),
+            most_connections = served.max_connections(),
             most_clients = table.most_clients(),
             "this process may open few files; raise that limit (ulimit -n, or LimitNOFILE= of its unit), or lower serve.most_clients"
         );
@@ -101,11 +105,11 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         }
         Err(error) => Err(error),
         Ok(Ended::Stopped(why)) => {
-            served.pause("the run stopped, and may go on later");
+            served.disconnect_clients("the run stopped, and may go on later");
             Err(CliError::Stopped { folder, why, resume: this_command() })
         }
         Ok(ended) => {
-            served.farewell();
+            served.end_run();
             print_end(ended, &folder, &args.options)
         }
     }
@@ -195,12 +199,18 @@ fn fixed_settings(resolved: &str) -> Option<toml::Table> {
     Some(root)
 }
 
-fn url(served: &Served, table: &ServeTable) -> String {
+fn url(served: &RunningServer, table: &ServeTable) -> String {
     let scheme = if table.is_plain() { "http" } else { "https" };
     format!("{scheme}://{}", served.address())
 }
 
-fn print_address(served: &Served, table: &ServeTable, folder: &Path, is_resumed: bool, run: &Assembled<NetFleet>) {
+fn print_address(
+    served: &RunningServer,
+    table: &ServeTable,
+    folder: &Path,
+    is_resumed: bool,
+    run: &Assembled<NetFleet>,
+) {
     let folder = folder.display();
     if is_resumed || run.engine.next() > 0 {
         print_note(&format!("going on after round {} of {}", run.engine.next(), run.run_table.rounds));
@@ -208,8 +218,8 @@ fn print_address(served: &Served, table: &ServeTable, folder: &Path, is_resumed:
     print_note(&format!("serving at {}, record in {folder}", url(served, table)));
     print_note(&format!(
         "this is server {}; serve.id = \"{}\" in the configuration keeps any other from being started in its place",
-        served.id(),
-        served.id()
+        served.server_id(),
+        served.server_id()
     ));
     print_note(&format!("clients enrol with a token: ebbflow token {folder}"));
     run.warnings.iter().for_each(|line| print_note(line));

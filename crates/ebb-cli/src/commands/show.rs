@@ -14,8 +14,8 @@ use crate::commands::compare::{as_json, print_tables};
 use crate::commands::run::imputed_text;
 use crate::grid::{csv_of, read_csv, varied_in_csv};
 use crate::output::{
-    TextTable, bold, format_bytes, format_absence_cost, count, format_duration, ending_text, format_metric, print_note, format_percent, resume_command, print_line,
-    write_file,
+    TextTable, bold, count, ending_text, format_absence_cost, format_bytes, format_duration, format_metric,
+    format_percent, print_line, print_note, resume_command, write_file,
 };
 
 /// How many rounds the table shows.
@@ -60,7 +60,11 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     ))?;
     match summary {
         Some(summary) => {
-            print_line(&format!("finished after {} ({})", count(summary.rounds, "round"), ending_text(&summary.ending)))?;
+            print_line(&format!(
+                "finished after {} ({})",
+                count(summary.rounds, "round"),
+                ending_text(&summary.ending)
+            ))?;
         }
         None => print_line(&format!(
             "unfinished: {} recorded; go on with: {}",
@@ -160,7 +164,11 @@ fn print_last_evaluation(last: &Row) -> Result<(), CliError> {
         print_line("")?;
     }
     for (k, &accuracy) in last.top_k.iter().zip(&last.top_k_accuracy) {
-        print_line(&format!("label among the top {k}: {} in round {}", format_metric(Some(accuracy)), last.round))?;
+        print_line(&format!(
+            "label among the top {k}: {} in round {}",
+            format_metric(Some(accuracy)),
+            last.round
+        ))?;
     }
     Ok(())
 }
@@ -214,7 +222,8 @@ fn print_participation(rows: &[Row]) -> Result<(), CliError> {
             refusals.entry(why.as_str()).or_insert((0, row.round, client)).0 += 1;
         }
     }
-    let counts: Vec<_> = enrolled.iter().map(|client| updates_by_client.get(client).copied().unwrap_or(0)).collect();
+    let counts: Vec<_> =
+        enrolled.iter().map(|client| updates_by_client.get(client).copied().unwrap_or(0)).collect();
     let (least, most) =
         (counts.iter().min().copied().unwrap_or(0), counts.iter().max().copied().unwrap_or(0));
     let never = counts.iter().filter(|&&count| count == 0).count();
@@ -270,9 +279,13 @@ fn print_decisions(rows: &[Row]) -> Result<(), CliError> {
     let times: Vec<_> = times.iter().map(|(verdict, times)| format!("{verdict} {times}")).collect();
     print_line(&format!("decisions about newcomers and leavers: {}; the latest:", times.join(", ")))?;
     for (round, one) in &all[all.len().saturating_sub(SHOWN_DECISIONS)..] {
-        let metrics: Vec<_> =
-            one.figures.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
-        print_line(&format!("  round {round}, client {}: {}; {}", one.client, one.verdict, metrics.join(", ")))?;
+        let metrics: Vec<_> = one.figures.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
+        print_line(&format!(
+            "  round {round}, client {}: {}; {}",
+            one.client,
+            one.verdict,
+            metrics.join(", ")
+        ))?;
     }
     Ok(())
 }

@@ -13,7 +13,9 @@ use serde::Serialize;
 use crate::CliError;
 use crate::args::SimilarityArgs;
 use crate::assemble::{planned_seed_and_rounds, read_for_inspection};
-use crate::output::{TextTable, bold, count, default_output_folder, resume_command, print_line, print_files, write_plot};
+use crate::output::{
+    TextTable, bold, count, default_output_folder, print_files, print_line, resume_command, write_plot,
+};
 
 /// Of more clients than this the table shows the first few.
 const MAX_TABLE_CLIENTS: usize = 2000;
@@ -179,7 +181,10 @@ impl SimilarityView {
         let possible = n_clients * n_clients.saturating_sub(1) / 2;
         let rounds = count(u64::from(self.round), "round");
         let clients = count(n_clients as u64, "client");
-        print_line(&format!("after {rounds}: {clients} met somebody, {} of {possible} pairs met", self.pairs_met))?;
+        print_line(&format!(
+            "after {rounds}: {clients} met somebody, {} of {possible} pairs met",
+            self.pairs_met
+        ))?;
         if let Some(oracle) = self.oracle {
             oracle.print()?;
         }
@@ -204,7 +209,9 @@ impl SimilarityView {
         table.print()?;
         match self.clients.len() - shown {
             0 => Ok(()),
-            more => print_line(&format!("... and {}; --json has them all", count(more as u64, "more client"))),
+            more => {
+                print_line(&format!("... and {}; --json has them all", count(more as u64, "more client")))
+            }
         }
     }
 

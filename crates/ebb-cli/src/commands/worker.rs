@@ -16,7 +16,8 @@ use crate::assemble::{planned_seed_and_rounds, read_settings};
 
 pub(crate) fn run(args: &Worker) -> Result<(), CliError> {
     let (tree, _) = read_settings(&args.file, &[], args.data_folder.data.as_deref())?;
-    let context = BuildContext { seed: u64::from(planned_seed_and_rounds(&tree)?.0), ..BuildContext::default() };
+    let context =
+        BuildContext { seed: u64::from(planned_seed_and_rounds(&tree)?.0), ..BuildContext::default() };
     let task = crate::tasks::build(&tree.table("data", context))?;
     if let Some(file) = &args.write_model {
         return write_vector(file, task.layout(), &task.initial()).map_err(CliError::Usage);
@@ -36,7 +37,11 @@ pub(crate) fn run(args: &Worker) -> Result<(), CliError> {
 }
 
 /// Does one run; returns the first thing that is asked after it.
-fn handle_run(task: &dyn Task, begin: Request, lines: &mut StdinLock<'_>) -> Result<Option<Request>, CliError> {
+fn handle_run(
+    task: &dyn Task,
+    begin: Request,
+    lines: &mut StdinLock<'_>,
+) -> Result<Option<Request>, CliError> {
     let Request::Begin { client, round, seed, model, batch, steps } = begin else {
         unreachable!("only a beginning begins")
     };
@@ -83,7 +88,15 @@ fn train_steps(
 ) -> Result<Reply, String> {
     let correction = rule.push.as_ref().map(|file| read_vector(file, task.layout())).transpose()?;
     let adam = rule.adam.map(|[beta1, beta2, epsilon]| Adam { beta1, beta2, epsilon });
-    let &StepSettings { rate: learning_rate, momentum, nesterov, weight_decay, pull: proximal, clip: max_grad_norm, .. } = rule;
+    let &StepSettings {
+        rate: learning_rate,
+        momentum,
+        nesterov,
+        weight_decay,
+        pull: proximal,
+        clip: max_grad_norm,
+        ..
+    } = rule;
     let rule = StepRule {
         learning_rate,
         momentum,

@@ -14,7 +14,10 @@ use serde_json::json;
 use crate::CliError;
 use crate::args::WorldArgs;
 use crate::assemble::{check_rounds, planned_seed_and_rounds, read_for_inspection, scheduled_rounds};
-use crate::output::{TextTable, bold, count, default_output_folder, print_note, print_line, print_files, write_file, write_plot};
+use crate::output::{
+    TextTable, bold, count, default_output_folder, print_files, print_line, print_note, write_file,
+    write_plot,
+};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -44,7 +47,8 @@ struct Exported {
 }
 
 pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
-    let tree = read_for_inspection(&args.file, &args.changes.set, args.data_folder.data.as_deref(), args.seed)?;
+    let tree =
+        read_for_inspection(&args.file, &args.changes.set, args.data_folder.data.as_deref(), args.seed)?;
     if !(args.round_s > 0.0 && args.round_s.is_finite()) {
         return Err(CliError::Usage(format!("--round-s {}: give a number above 0", args.round_s)));
     }
@@ -112,7 +116,8 @@ impl PlayedWorld {
         let task = crate::tasks::build(&tree.table("data", context))?;
         context.n_clients = task.n_clients();
         // Fewer rounds of a world are no other world.
-        context.n_rounds = planned_rounds.map_or(0, |planned_rounds| scheduled_rounds(tree, n_rounds.max(planned_rounds.get())));
+        context.n_rounds = planned_rounds
+            .map_or(0, |planned_rounds| scheduled_rounds(tree, n_rounds.max(planned_rounds.get())));
         let world = World::build(&tree.table("world", context), task.as_ref())?;
         check_rounds(tree, &world, n_rounds)?;
         let notes = world.remarks().to_vec();
@@ -286,7 +291,8 @@ impl PlayedWorld {
     fn shares(&self, theme: Theme) -> Result<Svg, PlotError> {
         let own: Vec<_> = self.participation.clients().collect();
         // Whoever never joined has no figures.
-        let shown = self.shown_clients.iter().map(|(client, _)| own.get(*client).map_or(0.0, |(_, own)| own.share()));
+        let shown =
+            self.shown_clients.iter().map(|(client, _)| own.get(*client).map_or(0.0, |(_, own)| own.share()));
         let bars = Bars {
             title: "How often each client is up".to_owned(),
             x_label: "client".to_owned(),

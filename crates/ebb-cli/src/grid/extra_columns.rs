@@ -60,9 +60,17 @@ impl ExtraColumn {
             }
         };
         let last = if of == Statistic::Regain && first == last { u64::MAX } else { last };
-        let holds =
-            !metric.is_empty() && 1 <= first && first <= last && (of != Statistic::Regain || last == u64::MAX);
-        holds.then(|| ExtraColumn { heading: text.to_owned(), metric: metric.to_owned(), statistic: of, first, last })
+        let holds = !metric.is_empty()
+            && 1 <= first
+            && first <= last
+            && (of != Statistic::Regain || last == u64::MAX);
+        holds.then(|| ExtraColumn {
+            heading: text.to_owned(),
+            metric: metric.to_owned(),
+            statistic: of,
+            first,
+            last,
+        })
     }
 
     /// What is wrong with its figure, if no run has such a column. What methods note is only known once they did.
@@ -80,7 +88,10 @@ impl ExtraColumn {
 }
 
 /// The mean of each figure, or of its changes, over its rounds, or the round in which it is reached, those left out in which it was not taken.
-pub(crate) fn read_extra_columns(columns_asked: &[ExtraColumn], table: &Path) -> Result<Vec<Option<f64>>, CliError> {
+pub(crate) fn read_extra_columns(
+    columns_asked: &[ExtraColumn],
+    table: &Path,
+) -> Result<Vec<Option<f64>>, CliError> {
     if columns_asked.is_empty() {
         return Ok(Vec::new());
     }
@@ -199,7 +210,8 @@ mod tests {
                 .to_vec();
         assert_eq!(read_extra_columns(&also, &table).unwrap(), [Some(3.0), Some(2.0), None, None]);
         std::fs::write(&table, "round,accuracy\n").unwrap();
-        let error = read_extra_columns(&[ExtraColumn::parse("accurcy@1").unwrap()], &table).unwrap_err().to_string();
+        let error =
+            read_extra_columns(&[ExtraColumn::parse("accurcy@1").unwrap()], &table).unwrap_err().to_string();
         assert!(error.contains("\"accurcy@1\"") && error.contains("known: round, accuracy"), "{error}");
     }
 }

@@ -236,7 +236,8 @@ impl Grid {
                 named && (cell.seed == row.seed || cell.digest != row.digest)
             })
         };
-        let others: Vec<_> = read_csv(&self.csv, &self.extra_columns)?.into_iter().filter(|row| !ours(row)).collect();
+        let others: Vec<_> =
+            read_csv(&self.csv, &self.extra_columns)?.into_iter().filter(|row| !ours(row)).collect();
         write_csv(&self.csv, &self.varied, &self.extra_columns, results.iter().flatten().chain(&others))
     }
 

@@ -9,17 +9,17 @@ use rustls::CertificateError;
 use tonic::Status;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Uri};
 
-use super::checks::plain;
-use super::{JoinError, Joining};
-use crate::server::reasons;
+use super::checks::sanitized;
+use super::{JoinError, JoinOptions};
+use crate::server::error_chain;
 
 /// How to connect to the server.
-pub(super) fn endpoint(joining: &Joining) -> Result<Endpoint, JoinError> {
+pub(super) fn endpoint(joining: &JoinOptions) -> Result<Endpoint, JoinError> {
     let url = &joining.url;
     let unusable = |message: &str| JoinError::Unusable(format!("{url}: {message}"));
     let form = "give https://host:port, or http://host:port";
     let endpoint = Endpoint::from_shared(url.clone())
-        .map_err(|error| unusable(&format!("{}; {form}", reasons(&error))))?
+        .map_err(|error| unusable(&format!("{}; {form}", error_chain(&error))))?
         .connect_timeout(Duration::from_secs(10))
         .tcp_nodelay(true)
         .http2_keep_alive_interval(Duration::from_secs(10))
@@ -33,7 +33,7 @@ pub(super) fn endpoint(joining: &Joining) -> Result<Endpoint, JoinError> {
                 Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)),
                 None => ClientTlsConfig::new().with_enabled_roots(),
             };
-            if let Some(name) = &joining.name {
+            if let Some(name) = &joining.server_name {
                 tls = tls.domain_name(name);
             }
             if let Some((certificate, key)) = &joining.identity {
@@ -44,10 +44,10 @@ pub(super) fn endpoint(joining: &Joining) -> Result<Endpoint, JoinError> {
                     Some(_) => "look at the certificates given",
                     None => "give the certificate that the server's is signed by: --ca FILE",
                 };
-                unusable(&format!("{}; {remedy}", reasons(&error)))
+                unusable(&format!("{}; {remedy}", error_chain(&error)))
             })
         }
-        Some("http") if joining.plain || is_here(endpoint.uri()) => Ok(endpoint),
+        Some("http") if joining.allow_plaintext || is_loopback(endpoint.uri()) => Ok(endpoint),
         Some("http") => Err(unusable(
             "everybody on the way could read who this client is and what it sends; use https://, or give --plain if something else \
              protects it",
@@ -57,13 +57,13 @@ pub(super) fn endpoint(joining: &Joining) -> Result<Endpoint, JoinError> {
 }
 
 /// Whether an address is of this machine.
-fn is_here(uri: &Uri) -> bool {
+fn is_loopback(uri: &Uri) -> bool {
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// What to do about a server's certificate that will not do, if it is for that that there is no connection: asking again would not help.
-pub(super) fn distrust(error: &(dyn Error + 'static), joining: &Joining) -> Option<String> {
+pub(super) fn certificate_problem(error: &(dyn Error + 'static), joining: &JoinOptions) -> Option<String> {
     let wrong = tls_error(error)?;
     let (what, remedy) = match wrong {
         rustls::Error::InvalidCertificate(certificate) => match certificate {
@@ -88,17 +88,17 @@ pub(super) fn distrust(error: &(dyn Error + 'static), joining: &Joining) -> Opti
         _ => return None,
     };
     // What is wrong may quote names from the certificate.
-    Some(format!("{}: {what} ({}); {remedy}", joining.url, plain(&wrong.to_string())))
+    Some(format!("{}: {what} ({}); {remedy}", joining.url, sanitized(&wrong.to_string())))
 }
 
 /// Why a connection could not be had or was lost, shortly and fit to be shown, with what it may be about.
-pub(super) fn brief(status: &Status, joining: &Joining) -> String {
+pub(super) fn connection_problem(status: &Status, joining: &JoinOptions) -> String {
     let mut why = match status.message() {
         "" => status.code().to_string(),
         message => message.to_owned(),
     };
     if let Some(source) = status.source() {
-        let more = reasons(source);
+        let more = error_chain(source);
         why = if more.contains(&why) { more } else { format!("{why}: {more}") };
     }
     let secure = joining.url.starts_with("https");
@@ -111,7 +111,7 @@ pub(super) fn brief(status: &Status, joining: &Joining) -> String {
     } else {
         ""
     };
-    plain(&why) + hint
+    sanitized(&why) + hint
 }
 
 /// What went wrong with TLS, if that is at the bottom of an error.
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     fn check(url: &str, plain: bool) -> Result<(), String> {
-        let joining = Joining { url: url.to_owned(), plain, ..Joining::default() };
+        let joining = JoinOptions { url: url.to_owned(), allow_plaintext: plain, ..JoinOptions::default() };
         endpoint(&joining).map(|_| ()).map_err(|error| error.to_string())
     }
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_go_plainly_beyond_this_machine_only_if_told_to() {
+    fn secrets_leave_this_machine_in_plaintext_only_if_allowed_to() {
         for here in ["http://localhost:1", "http://127.0.0.1:1", "http://127.9.9.9:1", "http://[::1]:1"] {
             assert_eq!(check(here, false), Ok(()));
         }
@@ -164,8 +164,11 @@ mod tests {
     #[test]
     fn what_is_wrong_with_a_certificate_is_found_however_deep_it_lies() {
         let check = |error: rustls::Error, ca: bool| {
-            let joining = Joining { ca: ca.then(String::new), ..Joining::default() };
-            distrust(&io::Error::other(io::Error::new(io::ErrorKind::InvalidData, error)), &joining)
+            let joining = JoinOptions { ca: ca.then(String::new), ..JoinOptions::default() };
+            certificate_problem(
+                &io::Error::other(io::Error::new(io::ErrorKind::InvalidData, error)),
+                &joining,
+            )
         };
         let unknown = || rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
         assert!(check(unknown(), false).unwrap().contains("give the one that it is signed by: --ca FILE"));
@@ -175,6 +178,6 @@ mod tests {
         // These may mend themselves.
         assert_eq!(check(rustls::Error::InvalidCertificate(CertificateError::Expired), true), None);
         assert_eq!(check(rustls::Error::HandshakeNotComplete, true), None);
-        assert_eq!(distrust(&io::Error::other("refused"), &Joining::default()), None);
+        assert_eq!(certificate_problem(&io::Error::other("refused"), &JoinOptions::default()), None);
     }
 }

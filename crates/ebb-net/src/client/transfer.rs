@@ -9,28 +9,28 @@ use bytes::{Bytes, BytesMut};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::{PAUSES, checks, jittered};
+use super::{BACKOFF, checks, with_jitter};
 use crate::wire::fleet_client::FleetClient;
-use crate::{PART, wire};
+use crate::{UPLOAD_CHUNK_BYTES, wire};
 
-pub(super) type Server = FleetClient<Channel>;
-pub(super) type Moving = Pin<Box<dyn Future<Output = Result<Moved, Status>> + Send>>;
+pub(super) type ServerClient = FleetClient<Channel>;
+pub(super) type Transfer = Pin<Box<dyn Future<Output = Result<TransferResult, Status>> + Send>>;
 
 /// The longest wait before asking again for room: the server keeps a client's place in the queue for longer.
-const LONGEST_FOR_ROOM: Duration = Duration::from_secs(1);
+const MAX_MEMORY_RETRY: Duration = Duration::from_secs(1);
 
 /// What a transfer brought.
-pub(super) enum Moved {
+pub(super) enum TransferResult {
     /// The model is there.
-    Down,
+    Downloaded,
     /// There is no such model any more.
-    Gone,
+    ModelGone,
     /// The update is at the server, after so many seconds.
-    Up(f64),
+    Uploaded(f64),
 }
 
 /// The end of a transfer; never, if there is none.
-pub(super) async fn arrived(moving: &mut Option<Moving>) -> Result<Moved, Status> {
+pub(super) async fn transfer_result(moving: &mut Option<Transfer>) -> Result<TransferResult, Status> {
     match moving {
         Some(moving) => moving.await,
         None => std::future::pending().await,
@@ -38,17 +38,17 @@ pub(super) async fn arrived(moving: &mut Option<Moving>) -> Result<Moved, Status
 }
 
 /// Gets a model, from where it broke off.
-pub(super) async fn fetch(
-    mut server: Server,
+pub(super) async fn download(
+    mut server: ServerClient,
     session: Bytes,
-    model: checks::Model,
+    model: checks::ModelRef,
     have: Arc<Mutex<BytesMut>>,
-) -> Result<Moved, Status> {
+) -> Result<TransferResult, Status> {
     let lock = || have.lock().unwrap_or_else(PoisonError::into_inner);
     let digest = Bytes::copy_from_slice(model.digest.bytes());
     let request = wire::FetchRequest { session, digest, offset: lock().len() as u64 };
     let mut chunks = match server.fetch(request).await {
-        Err(status) if status.code() == Code::NotFound => return Ok(Moved::Gone),
+        Err(status) if status.code() == Code::NotFound => return Ok(TransferResult::ModelGone),
         chunks => chunks?.into_inner(),
     };
     while let Some(chunk) = chunks.message().await? {
@@ -62,36 +62,36 @@ pub(super) async fn fetch(
     if (lock().len() as u64) < model.bytes {
         return Err(Status::aborted("the model did not come to its end"));
     }
-    Ok(Moved::Down)
+    Ok(TransferResult::Downloaded)
 }
 
 /// Sends an update, from where it broke off; while the server has no room for it, after a pause that grows.
-pub(super) async fn send(
-    server: Server,
+pub(super) async fn upload(
+    server: ServerClient,
     session: Bytes,
     content: wire::Content,
     packed: Bytes,
-) -> Result<Moved, Status> {
-    let mut pause = PAUSES.shortest;
+) -> Result<TransferResult, Status> {
+    let mut pause = BACKOFF.shortest;
     loop {
-        match try_send(server.clone(), session.clone(), content.clone(), packed.clone()).await {
+        match try_upload(server.clone(), session.clone(), content.clone(), packed.clone()).await {
             Err(status) if status.code() == Code::ResourceExhausted => {
-                let why = checks::plain(status.message());
+                let why = checks::sanitized(status.message());
                 tracing::debug!(why, again_within_s = pause.as_secs_f64(), "not sent yet");
-                tokio::time::sleep(jittered(pause)).await;
-                pause = (pause * 2).min(LONGEST_FOR_ROOM);
+                tokio::time::sleep(with_jitter(pause)).await;
+                pause = (pause * 2).min(MAX_MEMORY_RETRY);
             }
             sent => return sent,
         }
     }
 }
 
-async fn try_send(
-    mut server: Server,
+async fn try_upload(
+    mut server: ServerClient,
     session: Bytes,
     content: wire::Content,
     packed: Bytes,
-) -> Result<Moved, Status> {
+) -> Result<TransferResult, Status> {
     let (digest, bytes) = (content.digest.clone(), content.bytes);
     let held = wire::HeldRequest { session: session.clone(), digest, bytes };
     let offset = server.held(held).await?.into_inner().bytes;
@@ -102,11 +102,11 @@ async fn try_send(
     if from < packed.len() {
         let header = wire::Header { session, content: Some(content), offset };
         let header = wire::Part { part: Some(wire::part::Part::Header(header)) };
-        let chunks = (from..packed.len()).step_by(PART).map(move |at| {
-            let bytes = packed.slice(at..(at + PART).min(packed.len()));
+        let chunks = (from..packed.len()).step_by(UPLOAD_CHUNK_BYTES).map(move |at| {
+            let bytes = packed.slice(at..(at + UPLOAD_CHUNK_BYTES).min(packed.len()));
             wire::Part { part: Some(wire::part::Part::Bytes(bytes)) }
         });
         server.send(tokio_stream::iter(std::iter::once(header).chain(chunks))).await?;
     }
-    Ok(Moved::Up(began.elapsed().as_secs_f64()))
+    Ok(TransferResult::Uploaded(began.elapsed().as_secs_f64()))
 }

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
-use ebbflow::net::Abilities;
-use ebbflow::net::client::{AtWork, Invitation, Joining, Left, Trainer, Until, join};
+use ebbflow::net::Capabilities;
+use ebbflow::net::client::{JobControl, JoinOptions, JoinOutcome, RunDescription, StopSignal, Trainer, join};
 use ebbflow::train::Tally;
 use ebbflow::train::backend::TrainedUpdate;
 use ebbflow::{ClientId, Job, Layout, Parcel, Tensor, Update};
@@ -49,15 +49,15 @@ impl Trainer for Line {
     }
 
     /// A recipe that asks for more is refused when the client joins.
-    fn abilities(&self) -> Abilities {
-        Abilities { partial: true, probe: true, evaluate: true, ..Abilities::default() }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { partial: true, probe: true, evaluate: true, ..Capabilities::default() }
     }
 
     fn train(
         &mut self,
         job: &Job,
         _memory: &Arc<Parcel>,
-        at_work: &AtWork,
+        at_work: &JobControl,
     ) -> Result<Option<TrainedUpdate>, String> {
         let start = &job.global.model;
         let (mut model, mut losses) = (start.clone(), Vec::new());
@@ -74,7 +74,7 @@ impl Trainer for Line {
                 errors.fold((0.0, 0.0), |(slope, offset), (x, e)| (slope + e * x, offset + e));
             model[0] -= learning_rate * slope;
             model[1] -= learning_rate * offset;
-            at_work.done(steps);
+            at_work.report_steps(steps);
         }
         let Some(steps) = NonZeroU32::new(losses.len() as u32) else { return Ok(None) };
         let delta = model.iter().zip(start).map(|(new, old)| new - old).collect();
@@ -103,21 +103,21 @@ impl Trainer for Line {
 }
 
 /// Joins a server and stays until the run is over.
-pub(crate) fn join_and_stay(url: &str, state_dir: &Path, token: &str) -> Result<Left, String> {
-    let make = Box::new(|invitation: &Invitation| {
+pub(crate) fn join_and_stay(url: &str, state_dir: &Path, token: &str) -> Result<JoinOutcome, String> {
+    let make = Box::new(|invitation: &RunDescription| {
         if invitation.layout != layout() {
             return Err("the server's model is no line; write it by: own_client model FILE".to_owned());
         }
         Ok(Box::new(Line::at(invitation.client)) as Box<dyn Trainer>)
     });
-    let joining = Joining {
+    let joining = JoinOptions {
         url: url.to_owned(),
         token: Some(token.to_owned()),
-        folder: Some(state_dir.to_owned()),
-        ..Joining::default()
+        state_dir: Some(state_dir.to_owned()),
+        ..JoinOptions::default()
     };
     // Whoever holds the other end can tell it to stop, or to leave for good.
-    let (_end, until) = watch::channel(Until::Over);
+    let (_end, until) = watch::channel(StopSignal::Continue);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(join(joining, make, until)).map_err(|error| error.to_string())

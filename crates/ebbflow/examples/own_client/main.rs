@@ -17,17 +17,19 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use ebbflow::exec::write_vector;
-use ebbflow::net::client::Left;
+use ebbflow::net::client::JoinOutcome;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words[..] {
         ["model", file] => write_vector(Path::new(file), &line::layout(), &[0.0, 0.0]),
-        ["join", url, home, token] => line::join_and_stay(url, Path::new(home), token).map(|left| match left {
-            Left::Over(why) => eprintln!("done: {why}"),
-            Left::Stopped => eprintln!("stopped"),
-        }),
+        ["join", url, home, token] => {
+            line::join_and_stay(url, Path::new(home), token).map(|left| match left {
+                JoinOutcome::RunOver(why) => eprintln!("done: {why}"),
+                JoinOutcome::Stopped => eprintln!("stopped"),
+            })
+        }
         _ => Err("own_client model FILE, or own_client join URL HOME TOKEN".to_owned()),
     };
     match done {

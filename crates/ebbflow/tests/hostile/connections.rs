@@ -14,7 +14,8 @@ fn two_thousand_idle_connections_leave_an_honest_run_its_descriptors() {
     limit.current = limit.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
     let serve = "least_up = 2\ndeadline_s = 20.0";
-    let mut house = AttackedServer::start(&Plan { rounds: ROUNDS, serve, files: Some(256), ..Plan::default() });
+    let mut house =
+        AttackedServer::start(&Plan { rounds: ROUNDS, serve, files: Some(256), ..Plan::default() });
     let before = idle(house.address, IDLE / 2);
     house.join(2);
     let after = idle(house.address, IDLE / 2);

@@ -22,8 +22,9 @@ fn a_flood_of_bad_tokens_takes_little_memory_few_lines_and_no_round() {
         let mut n_requests = 0;
         while n_requests < TIMES * AT_ONCE {
             let streams: Result<Vec<_>, _> = (0..AT_ONCE).map(|_| peer.call_unary("Enrol", &enrol)).collect();
-            let replies = streams
-                .and_then(|streams| streams.into_iter().try_for_each(|stream| peer.wait_until_stream_ended(stream)));
+            let replies = streams.and_then(|streams| {
+                streams.into_iter().try_for_each(|stream| peer.wait_until_stream_ended(stream))
+            });
             match replies {
                 Ok(()) => n_requests += AT_ONCE,
                 // Nobody is in on it for too long.

@@ -21,8 +21,9 @@ fn what_a_client_writes_stays_within_its_line() {
     let log_lines = logged(false);
     assert!(!log_lines.iter().any(|line| line.starts_with("2026-11-19T04:00:00")), "{log_lines:#?}");
     assert!(!log_lines.iter().any(|line| line.contains('\u{1b}')), "{log_lines:#?}");
-    let of =
-        |word: &str| log_lines.iter().filter(|line| line.contains(word) && line.contains("no memory")).count();
+    let of = |word: &str| {
+        log_lines.iter().filter(|line| line.contains(word) && line.contains("no memory")).count()
+    };
     assert_eq!((of("connected"), of("failed")), (1, 1), "{log_lines:#?}");
 }
 

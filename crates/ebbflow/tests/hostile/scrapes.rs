@@ -29,8 +29,11 @@ fn idle_connections_delay_no_scrape() {
 #[test]
 fn metrics_are_for_those_who_show_the_token() {
     let token = "0123456789abcdef";
-    let house =
-        AttackedServer::start(&Plan { serve: "metrics_token = \"scrapes\"", token: Some(token), ..Plan::default() });
+    let house = AttackedServer::start(&Plan {
+        serve: "metrics_token = \"scrapes\"",
+        token: Some(token),
+        ..Plan::default()
+    });
     assert_eq!(house.scrape(), None);
     assert_eq!(house.scrape_with("authorization: Bearer 0123456789abcdee\r\n"), None);
     let shown = house.scrape_with(&format!("authorization: Bearer {token}\r\n")).expect("it is answered");

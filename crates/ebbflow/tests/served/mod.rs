@@ -104,7 +104,9 @@ impl Server {
 pub(crate) fn client(url: &str, state_dir: &Path, token: Option<&str>) -> KillOnDrop {
     let mut command = Command::new(PROGRAM);
     command.args(["join", url, "--home", text(state_dir)]).stdout(Stdio::null()).stderr(Stdio::null());
-    KillOnDrop(token.iter().fold(&mut command, |command, token| command.args(["--token", token])).spawn().unwrap())
+    KillOnDrop(
+        token.iter().fold(&mut command, |command, token| command.args(["--token", token])).spawn().unwrap(),
+    )
 }
 
 /// A fleet of three whose server is killed now and then.

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{BuildMeasurements, AimCheck};
+use super::{AimCheck, BuildMeasurements};
 use crate::bench::Spread;
 
 /// How much slower than the other build is still as fast.

@@ -6,15 +6,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ebb_net::Abilities;
-use ebb_net::client::{AtWork, Joining, Make, Trainer, Until, join};
+use ebb_net::Capabilities;
+use ebb_net::client::{JobControl, JoinOptions, MakeTrainer, StopSignal, Trainer, join};
 use ebb_round::{Job, Parcel};
 use ebb_train::backend::TrainedUpdate;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use super::child::{PATIENCE, open_files, reply, commands};
+use super::child::{PATIENCE, commands, open_files, reply};
 use super::log::{Log, Seen, now_s};
 use super::server::Open;
 use crate::bench::null_update;
@@ -59,7 +59,7 @@ pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
     let runtime = Runtime::new()?;
     let began_s = now_s();
     // Whoever drops this end tells the clients nothing any more.
-    let (_end, until) = watch::channel(Until::Over);
+    let (_end, until) = watch::channel(StopSignal::Continue);
     for number in plan.first..plan.first + plan.n_clients {
         let joining = joining(&plan.open, Some(number), None);
         let behaviour = match (plan.half_silent_s, number % 4) {
@@ -86,7 +86,7 @@ pub(super) fn rejoin_repeatedly(open: &Open, n_params: usize) -> Result<(), Box<
     let runtime = Runtime::new()?;
     for folder in commands {
         log.forget("asked");
-        let (end, until) = watch::channel(Until::Over);
+        let (end, until) = watch::channel(StopSignal::Continue);
         let joining = joining(open, None, Some(folder.into()));
         let make = make(NoOpTrainer { n_params, behaviour: Behaviour::AtOnce });
         let began_s = now_s();
@@ -103,19 +103,19 @@ pub(super) fn rejoin_repeatedly(open: &Open, n_params: usize) -> Result<(), Box<
         reply(&(1e3 * (first_s - began_s)))?;
         // Its answer is to be taken first: the round waits for it.
         std::thread::sleep(Duration::from_millis(100));
-        end.send_replace(Until::Stopped);
+        end.send_replace(StopSignal::Stop);
         runtime.block_on(client)??;
         reply(&"gone")?;
     }
     Ok(())
 }
 
-fn joining(open: &Open, number: Option<u32>, folder: Option<PathBuf>) -> Joining {
+fn joining(open: &Open, number: Option<u32>, folder: Option<PathBuf>) -> JoinOptions {
     let (url, token) = (open.url.clone(), Some(open.token.clone()));
-    Joining { url, token, number, folder, ..Joining::default() }
+    JoinOptions { url, token, client_number: number, state_dir: folder, ..JoinOptions::default() }
 }
 
-fn make(trainer: NoOpTrainer) -> Make {
+fn make(trainer: NoOpTrainer) -> MakeTrainer {
     Box::new(move |_| Ok(Box::new(trainer.clone()) as Box<dyn Trainer>))
 }
 
@@ -141,16 +141,19 @@ impl Trainer for NoOpTrainer {
         1
     }
 
-    fn abilities(&self) -> Abilities {
+    fn capabilities(&self) -> Capabilities {
         // Whoever can send half-done work is given `grace_s` to do so, whether or not it hears.
-        Abilities { partial: !matches!(self.behaviour, Behaviour::Unresponsive(_)), ..Abilities::default() }
+        Capabilities {
+            partial: !matches!(self.behaviour, Behaviour::Unresponsive(_)),
+            ..Capabilities::default()
+        }
     }
 
     fn train(
         &mut self,
         job: &Job,
         _: &Arc<Parcel>,
-        at_work: &AtWork,
+        at_work: &JobControl,
     ) -> Result<Option<TrainedUpdate>, String> {
         match self.behaviour {
             Behaviour::AtOnce => {}

@@ -8,14 +8,14 @@ use std::time::Instant;
 use ebb_methods::Registry;
 use ebb_net::pack::Packing;
 use ebb_net::tokens::{Key, Terms};
-use ebb_net::{Abilities, AfterDeadline, KEY, NetFleet, Place, Rules, Served};
+use ebb_net::{AfterDeadline, Capabilities, KEY_FILE, NetFleet, Rules, RunningServer, ServerOptions};
 use ebb_record::{Header, Row, RunWriter, SpillFile};
 use ebb_round::{Engine, Fleet, RunContext, Saver, State};
 use ebb_settings::{BuildContext, Tree};
 use ebb_train::{NoEvaluation, StubTask, Task};
 use serde::{Deserialize, Serialize};
 
-use super::child::{open_files, reply, commands};
+use super::child::{commands, open_files, reply};
 use super::log::{Log, now_s};
 
 const SEED: u64 = 1;
@@ -80,7 +80,7 @@ pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
 }
 
 struct TrialServer {
-    served: Served,
+    served: RunningServer,
     fleet: NetFleet,
     engine: Engine,
     writer: RunWriter,
@@ -109,23 +109,28 @@ impl TrialServer {
         };
         let writer = RunWriter::create(&plan.folder, &header, &tree.resolved(), None)?;
         engine.set_spill_store(Box::new(SpillFile::new(&plan.folder)));
-        let place = Place {
+        let place = ServerOptions {
             folder: plan.folder.clone(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             tls: None,
-            metrics: None,
+            metrics_listen: None,
             keep_updates: false,
             metrics_token: None,
-            descriptors: None,
+            max_open_files: None,
         };
-        let (served, fleet) = Served::start(place, rules(plan))?;
+        let (served, fleet) = RunningServer::start(place, rules(plan))?;
         served.go_live()?;
         Ok(TrialServer { served, fleet, engine, writer, checkpoint_every: plan.checkpoint_every })
     }
 
     fn open(&self, plan: &Plan) -> Result<Open, Box<dyn Error>> {
-        let key = Key::open(&plan.folder.join(KEY))?;
-        let token = key.token(&Terms { id: [0; 8], until_s: u64::MAX, uses: u32::MAX, numbers: true });
+        let key = Key::open_or_create(&plan.folder.join(KEY_FILE))?;
+        let token = key.token(&Terms {
+            id: [0; 8],
+            expires_unix_s: u64::MAX,
+            max_uses: u32::MAX,
+            allows_chosen_number: true,
+        });
         Ok(Open { url: format!("http://{}", self.served.address()), token })
     }
 
@@ -170,18 +175,18 @@ fn rules(plan: &Plan) -> Rules {
         grace_s: 2.0,
         after_deadline: AfterDeadline::Cut,
         quorum: 0,
-        least_up: plan.least_up,
+        min_available: plan.least_up,
         heartbeat_s: 5.0,
-        most_clients: 100_000,
-        most_samples: u32::MAX,
-        most_samples_times: None,
-        memory_bytes: 1 << 29,
-        needs: Abilities::default(),
-        uses: Abilities::default(),
+        max_clients: 100_000,
+        max_samples: u32::MAX,
+        max_samples_times_median: None,
+        update_memory_bytes: 1 << 29,
+        required_capabilities: Capabilities::default(),
+        optional_capabilities: Capabilities::default(),
         layout: StubTask::sized(plan.n_clients, plan.n_params).layout().clone(),
-        sides: [].into(),
-        down: Packing::default(),
-        up: Packing::default(),
+        side_names: [].into(),
+        download_packing: Packing::default(),
+        upload_packing: Packing::default(),
         settings: String::new(),
         seed: SEED,
     }

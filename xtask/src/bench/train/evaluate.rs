@@ -12,7 +12,10 @@ use ebb_train::net::{Net, Spec, named};
 use ebb_train::{Evaluation, KernelPath, Task, TaskEvaluator, read};
 use serde_json::json;
 
-use super::{Bench, EVALUATION, Measurements, MNIST, OwnResult, REPEAT_S, layer_json, three_digits, flop, shape, write_work};
+use super::{
+    Bench, EVALUATION, MNIST, Measurements, OwnResult, REPEAT_S, flop, layer_json, shape, three_digits,
+    write_work,
+};
 use crate::bench::Spread;
 
 const IMAGES: usize = 10_000;

@@ -152,7 +152,9 @@ fn parse_lines(lines: &[String]) -> (Vec<String>, Option<PeerResult>) {
     let (mut tried, mut reached) = (Vec::new(), None);
     for line in lines {
         let Ok(parsed) = serde_json::from_str::<Value>(line) else { continue };
-        let (Some(peer), Some(variant)) = (parsed["peer"].as_str(), parsed["variant"].as_str()) else { continue };
+        let (Some(peer), Some(variant)) = (parsed["peer"].as_str(), parsed["variant"].as_str()) else {
+            continue;
+        };
         let numbers = |key: &str| -> Vec<f64> {
             parsed[key].as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
         };
@@ -284,7 +286,8 @@ mod tests {
 
     #[test]
     fn the_line_that_names_the_error_is_kept() {
-        let check = |stderr_text: &str, kept: &str| assert_eq!(error_line(stderr_text, "exit status: 1"), kept);
+        let check =
+            |stderr_text: &str, kept: &str| assert_eq!(error_line(stderr_text, "exit status: 1"), kept);
         check("", "exit status: 1");
         check("warning\n  ImportError: no module\nsee above\n", "ImportError: no module");
         check("something\nlast\n\n", "last");

@@ -13,19 +13,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use ebb_methods::Registry;
-use ebb_net::KEY;
-use ebb_net::tokens::{Key, Terms, unguessable};
+use ebb_net::KEY_FILE;
+use ebb_net::tokens::{Key, Terms, random_bytes};
 use ebb_record::RunFolder;
 
 use crate::CliError;
-use crate::args::{DataFolderOption, Recompute, ChaosArgs};
+use crate::args::{ChaosArgs, DataFolderOption, Recompute};
 use crate::assemble::{planned_seed_and_rounds, read_settings};
-use crate::commands::recompute;
 use crate::client_settings;
-use crate::output::{count, print_note, print_line};
+use crate::commands::recompute;
+use crate::output::{count, print_line, print_note};
 use crate::progress::on_interrupt;
-use plan::{Fault, ChaosTable};
-use proxy::{Proxy, LinkState};
+use plan::{ChaosTable, Fault};
+use proxy::{LinkState, Proxy};
 
 pub(crate) fn run(registry: &Registry, args: &ChaosArgs) -> Result<(), CliError> {
     let (tree, base) = read_settings(&args.file, &args.changes.set, args.data_folder.data.as_deref())?;
@@ -57,14 +57,24 @@ pub(crate) fn run(registry: &Registry, args: &ChaosArgs) -> Result<(), CliError>
     let server = out.join("server");
     // A target that was reached may have ended it sooner.
     let least = if tree.has("stop") { 0 } else { n_rounds.get() };
-    supervisor.seen
+    supervisor
+        .seen
         .check(&recorded(&server)?, least)
         .map_err(|message| CliError::Usage(format!("{}: {message}", server.display())))?;
-    print_line(&format!("{} in {:.1} s", count(u64::from(n_rounds.get()), "round"), began.elapsed().as_secs_f64()))?;
+    print_line(&format!(
+        "{} in {:.1} s",
+        count(u64::from(n_rounds.get()), "round"),
+        began.elapsed().as_secs_f64()
+    ))?;
     for (what, count) in supervisor.counts.lines() {
         print_line(&format!("{what:<28}{count}"))?;
     }
-    print_line(&format!("{:<28}{} of {}", "server killed", supervisor.counts.server_killed, supervisor.table.n_server_kills()))?;
+    print_line(&format!(
+        "{:<28}{} of {}",
+        "server killed",
+        supervisor.counts.server_killed,
+        supervisor.table.n_server_kills()
+    ))?;
     if tree.table("serve", ebb_settings::BuildContext::default()).flag("keep_updates") == Some(true) {
         recompute::run(
             registry,
@@ -347,10 +357,9 @@ impl Supervisor {
             self.start_client(client)?;
         }
         loop {
-            let wait = self
-                .schedule
-                .peek()
-                .map_or(Duration::from_secs(1), |scheduled| scheduled.at.saturating_duration_since(Instant::now()));
+            let wait = self.schedule.peek().map_or(Duration::from_secs(1), |scheduled| {
+                scheduled.at.saturating_duration_since(Instant::now())
+            });
             match self.events.1.recv_timeout(wait) {
                 Ok(Event::Round(round, line)) => self.on_round(round, line)?,
                 Ok(Event::ServerEnded(generation)) if generation == self.generation => {
@@ -500,7 +509,8 @@ impl Supervisor {
                 self.start_server()?;
                 if self.pending_kills > 0 {
                     self.pending_kills -= 1;
-                    let part = if self.is_ending() { 0.0 } else { self.table.deferred_kill_moment(self.generation) };
+                    let part =
+                        if self.is_ending() { 0.0 } else { self.table.deferred_kill_moment(self.generation) };
                     self.schedule_after(part * self.round_s, Action::KillServer);
                 }
             }
@@ -526,17 +536,21 @@ impl Supervisor {
     /// A token for all clients, once the server has its key.
     fn make_token(&mut self) -> Result<String, CliError> {
         let folder = self.paths.out.join("server");
-        while !folder.join(KEY).exists() {
+        while !folder.join(KEY_FILE).exists() {
             let server = self.server.as_mut().expect("it was just started");
             if !matches!(server.try_wait(), Ok(None)) {
                 return Err(self.server_failed());
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        let key =
-            Key::of_tokens(&folder).map_err(|error| CliError::file("opening the key in", &folder, error))?;
-        let terms =
-            Terms { id: unguessable(), until_s: u64::MAX, uses: self.table.clients.get(), numbers: true };
+        let key = Key::open_token_key(&folder)
+            .map_err(|error| CliError::file("opening the key in", &folder, error))?;
+        let terms = Terms {
+            id: random_bytes(),
+            expires_unix_s: u64::MAX,
+            max_uses: self.table.clients.get(),
+            allows_chosen_number: true,
+        };
         Ok(key.token(&terms))
     }
 

@@ -74,7 +74,12 @@ impl Drop for Proxy {
 }
 
 /// Carries both ways until one side ends or the way is cut.
-async fn relay(client: TcpStream, server: SocketAddr, limits: LinkLimits, mut state: watch::Receiver<LinkState>) {
+async fn relay(
+    client: TcpStream,
+    server: SocketAddr,
+    limits: LinkLimits,
+    mut state: watch::Receiver<LinkState>,
+) {
     let (forth, back) = (state.clone(), state.clone());
     if !matches!(state.wait_for(|state| *state != LinkState::Silent).await.as_deref(), Ok(LinkState::Open)) {
         return;

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::{data_folder_or_error, known_set};
 use crate::CliError;
 use crate::args::DataGet;
-use crate::output::{format_bytes, print_note, print_line};
+use crate::output::{format_bytes, print_line, print_note};
 
 pub(crate) fn run(args: &DataGet) -> Result<(), CliError> {
     let folder = data_folder_or_error(args.data_folder.data.as_deref())?;

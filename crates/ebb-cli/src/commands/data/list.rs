@@ -32,9 +32,16 @@ pub(crate) fn run(args: &DataList) -> Result<(), CliError> {
         };
         print_line(&format!("\n{}  {}", bold(set.name), set.title))?;
         print_line(&format!("  {state}"))?;
-        print_line(&format!("  {} when decompressed. Licence: {}", format_bytes(set.n_bytes() as f64), set.licence))?;
+        print_line(&format!(
+            "  {} when decompressed. Licence: {}",
+            format_bytes(set.n_bytes() as f64),
+            set.licence
+        ))?;
     }
-    print_line(&format!("\n{}  handwritten-looking digits\n  drawn by the program, no file needed", bold("digits")))
+    print_line(&format!(
+        "\n{}  handwritten-looking digits\n  drawn by the program, no file needed",
+        bold("digits")
+    ))
 }
 
 fn remedy(set: &DataSet) -> String {

@@ -64,7 +64,10 @@ fn show_images(args: &DataShow, set: &ImageSet, train: &Images, test: &Images) -
     let written = write_file(&file, &png);
     let Images { height, width, channels, n_classes, .. } = train;
     let colours = if *channels == 1 { "grey" } else { "colour" };
-    print_line(&bold(&format!("{}: images of {height} x {width} in {colours}, {n_classes} classes", set.name)))?;
+    print_line(&bold(&format!(
+        "{}: images of {height} x {width} in {colours}, {n_classes} classes",
+        set.name
+    )))?;
     let mut table =
         TextTable::new(1, ["class".to_owned()].into_iter().chain(parts.map(|(name, _)| name.to_owned())));
     let counts = parts.map(|(_, images)| by_class(images));
@@ -112,7 +115,9 @@ fn show_roles(roles: &Roles, json: bool) -> Result<(), CliError> {
     let total: usize = sizes.iter().sum();
     let n_roles = sizes.len();
     if json {
-        return print_line(&json!({ "name": "shakespeare", "roles": n_roles, "sequences": total }).to_string());
+        return print_line(
+            &json!({ "name": "shakespeare", "roles": n_roles, "sequences": total }).to_string(),
+        );
     }
     print_line(&bold(&format!(
         "shakespeare: {}, {}",

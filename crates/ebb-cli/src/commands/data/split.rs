@@ -12,7 +12,9 @@ use serde::Serialize;
 use crate::CliError;
 use crate::args::DataSplit;
 use crate::assemble::{planned_seed_and_rounds, read_for_inspection};
-use crate::output::{TextTable, bold, count, default_output_folder, print_line, print_files, write_file, write_plot};
+use crate::output::{
+    TextTable, bold, count, default_output_folder, print_files, print_line, write_file, write_plot,
+};
 
 /// Tables on the terminal end after this many clients; the file has them all.
 const MOST_ROWS: usize = 30;
@@ -51,7 +53,8 @@ struct Client {
 type Column<'h> = (String, Box<dyn Fn(&Client) -> String + 'h>);
 
 pub(crate) fn run(args: &DataSplit) -> Result<(), CliError> {
-    let tree = read_for_inspection(&args.file, &args.changes.set, args.data_folder.data.as_deref(), args.seed)?;
+    let tree =
+        read_for_inspection(&args.file, &args.changes.set, args.data_folder.data.as_deref(), args.seed)?;
     let holdings = Holdings::of(&tree)?;
     if args.view.json {
         return print_line(&serde_json::to_string(&holdings).expect("counts and names are text"));
@@ -125,7 +128,12 @@ impl Holdings {
             (Some(each), _) => format!("{each} each"),
             _ => "none".to_owned(),
         };
-        print_line(&bold(&format!("{}, seed {}: {}", self.kind, self.seed, count(sizes.len() as u64, "client"))))?;
+        print_line(&bold(&format!(
+            "{}, seed {}: {}",
+            self.kind,
+            self.seed,
+            count(sizes.len() as u64, "client")
+        )))?;
         print_line(&format!("to train on  {}: {spread}", count(total, "sample")))?;
         if held_out > 0 {
             print_line(&format!("held out     {}", count(held_out, "sample")))?;
@@ -133,8 +141,9 @@ impl Holdings {
         if let (Some(skew), Some(skew_by_chance), Some(most)) =
             (self.label_skew, self.label_skew_by_chance, self.label_skew_at_most)
         {
-            let scale =
-                format!("0 where all are alike; {skew_by_chance:.3} by chance alone; {most:.3} with a class each");
+            let scale = format!(
+                "0 where all are alike; {skew_by_chance:.3} by chance alone; {most:.3} with a class each"
+            );
             print_line(&format!("label skew   {skew:.3}  ({scale})"))?;
         }
         for note in &self.notes {

@@ -32,7 +32,12 @@ pub(super) fn write(
     Ok(page)
 }
 
-fn sections(paper: &Paper, item: &Item, output: &OutputFolder, results: &Results) -> Result<Vec<Section>, CliError> {
+fn sections(
+    paper: &Paper,
+    item: &Item,
+    output: &OutputFolder,
+    results: &Results,
+) -> Result<Vec<Section>, CliError> {
     let verdicts = claim_verdicts(paper, item, output.scale, results);
     let mut about = vec![item.shows.clone(), format!("Published in: {}.", paper.reference)];
     about.extend(item.note.clone());
@@ -86,7 +91,9 @@ fn runs(paper: &Paper, item: &Item, output: &OutputFolder) -> Result<Vec<Source>
                 continue;
             }
             let name = (grids.len() > 1).then_some(source.name.as_str());
-            all.extend(Some(report::cell_source(row, &folder, &varied, name)).filter(|one| one.folder.is_dir()));
+            all.extend(
+                Some(report::cell_source(row, &folder, &varied, name)).filter(|one| one.folder.is_dir()),
+            );
         }
     }
     Ok(all)

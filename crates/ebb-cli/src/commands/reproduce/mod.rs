@@ -13,8 +13,8 @@ use ebb_papers::verdict::{claim_verdicts, count_outcomes};
 use ebb_papers::{Item, Outcome, Paper, Results, Scale, pages, shipped};
 
 use crate::CliError;
-use crate::args::{RunOptions, Reproduce, ScaleArg};
-use crate::output::{TextTable, bold, format_duration, print_note, print_line, write_file};
+use crate::args::{Reproduce, RunOptions, ScaleArg};
+use crate::output::{TextTable, bold, format_duration, print_line, print_note, write_file};
 use sources::OutputFolder;
 
 /// An item that was asked for.
@@ -34,9 +34,11 @@ pub(crate) fn run(registry: &Registry, args: &Reproduce) -> Result<(), CliError>
         ScaleArg::Paper => Scale::Paper,
     };
     let requested = find_items(&papers, &args.items)?;
-    let output = OutputFolder { folder: args.out.clone().unwrap_or_else(|| PathBuf::from("runs/reproduce")), scale };
+    let output =
+        OutputFolder { folder: args.out.clone().unwrap_or_else(|| PathBuf::from("runs/reproduce")), scale };
     // What is printed in JSON is the items, not their runs.
-    let silent = RunOptions { quiet: args.options.quiet || args.options.json, json: false, ..args.options.clone() };
+    let silent =
+        RunOptions { quiet: args.options.quiet || args.options.json, json: false, ..args.options.clone() };
     let mut results: BTreeMap<&str, Results> = BTreeMap::new();
     for one in &requested {
         if !one.item.has(scale) {
@@ -104,7 +106,8 @@ fn find_items<'p>(papers: &'p [Paper], names: &[String]) -> Result<Vec<Requested
     }
     let mut found = Vec::new();
     for item_name in names {
-        let (paper_name, id) = item_name.split_once('/').map_or((item_name.as_str(), None), |(name, id)| (name, Some(id)));
+        let (paper_name, id) =
+            item_name.split_once('/').map_or((item_name.as_str(), None), |(name, id)| (name, Some(id)));
         let Some(paper) = papers.iter().find(|paper| paper.name == paper_name) else {
             let known: Vec<_> = papers.iter().map(|paper| paper.name.as_str()).collect();
             let message = format!("\"{item_name}\": there is no such paper; known: {}", known.join(", "));
@@ -115,7 +118,8 @@ fn find_items<'p>(papers: &'p [Paper], names: &[String]) -> Result<Vec<Requested
             Some((_, Some(item))) => found.push(RequestedItem { paper, item }),
             Some((_, None)) => {
                 let known: Vec<_> = paper.items.iter().map(|item| item.ids.join(", ")).collect();
-                let message = format!("\"{item_name}\": {paper_name} has no such item; known: {}", known.join("; "));
+                let message =
+                    format!("\"{item_name}\": {paper_name} has no such item; known: {}", known.join("; "));
                 return Err(CliError::Usage(message));
             }
         }
@@ -159,7 +163,12 @@ fn list(papers: &[Paper]) -> Result<(), CliError> {
 }
 
 /// What an item came to.
-fn print_outcome(one: &RequestedItem<'_>, scale: Scale, results: &Results, page: Option<&Path>) -> Result<(), CliError> {
+fn print_outcome(
+    one: &RequestedItem<'_>,
+    scale: Scale,
+    results: &Results,
+    page: Option<&Path>,
+) -> Result<(), CliError> {
     let verdicts = claim_verdicts(one.paper, one.item, scale, results);
     for claim in verdicts.iter().filter(|claim| claim.outcome != Outcome::NotTested) {
         print_line(&format!("  {:<18}  {}  {}", claim.outcome.name(), claim.claim, claim.difference))?;
@@ -168,7 +177,12 @@ fn print_outcome(one: &RequestedItem<'_>, scale: Scale, results: &Results, page:
     page.map_or(Ok(()), |page| print_line(&format!("report   {}\n", page.display())))
 }
 
-fn as_json(one: &RequestedItem<'_>, scale: Scale, results: &Results, page: Option<&Path>) -> serde_json::Value {
+fn as_json(
+    one: &RequestedItem<'_>,
+    scale: Scale,
+    results: &Results,
+    page: Option<&Path>,
+) -> serde_json::Value {
     let claims: Vec<_> = claim_verdicts(one.paper, one.item, scale, results)
         .into_iter()
         .map(|claim| {

@@ -65,7 +65,9 @@ pub(super) fn run(
             let csv = folder.join("results.csv");
             make_folder_of(&csv)?;
             match source.kind {
-                SourceKind::Likeness => derived::cluster_separations(&of, &csv, how.data_folder.data.as_deref())?,
+                SourceKind::Likeness => {
+                    derived::cluster_separations(&of, &csv, how.data_folder.data.as_deref())?
+                }
                 _ => derived::crossings(&of, &csv)?,
             }
             csv
@@ -91,7 +93,12 @@ fn tree(source: &Source, how: &RunOptions) -> Result<Tree, CliError> {
 }
 
 /// Plays selection, unless that was done: it is the same every time.
-fn play_selection(registry: &Registry, source: &Source, folder: &Path, how: &RunOptions) -> Result<PathBuf, CliError> {
+fn play_selection(
+    registry: &Registry,
+    source: &Source,
+    folder: &Path,
+    how: &RunOptions,
+) -> Result<PathBuf, CliError> {
     let csv = folder.join("selection.csv");
     if csv.exists() {
         print_note(&format!("{} was played before", source.name));

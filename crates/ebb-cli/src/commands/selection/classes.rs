@@ -61,7 +61,9 @@ impl Classes {
             Classes::All => classes[0] = (0..cell.n_clients).map(of).collect(),
             Classes::Probabilities(probabilities) => {
                 for client in 0..cell.n_clients {
-                    let class = probabilities.iter().position(|probability| *probability == cell.oracle_probabilities[client]);
+                    let class = probabilities
+                        .iter()
+                        .position(|probability| *probability == cell.oracle_probabilities[client]);
                     classes[class.expect("all chances are among them")].push(of(client));
                 }
             }
@@ -120,7 +122,10 @@ mod tests {
     fn many_probabilities_make_quarters() {
         let seeds: Vec<_> = (0..3_u8)
             .map(|seed| {
-                played_cell(&[0.4, 0.3, 0.2, 0.1].map(|probability| probability + 0.01 * f64::from(seed)), &[4, 3, 2, 1])
+                played_cell(
+                    &[0.4, 0.3, 0.2, 0.1].map(|probability| probability + 0.01 * f64::from(seed)),
+                    &[4, 3, 2, 1],
+                )
             })
             .collect();
         let classes = Classes::of(&seeds.iter().collect::<Vec<_>>());

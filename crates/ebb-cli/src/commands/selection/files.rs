@@ -141,8 +141,9 @@ impl SchemeComparison<'_> {
     fn curves(&self, theme: Theme) -> Result<Svg, PlotError> {
         let series = self.schemes.iter().map(|(name, own)| {
             let rounds: Vec<_> = own[0].success_ratios.keys().copied().collect();
-            let at =
-                |round: &u32| own.iter().filter_map(|one| one.success_ratios.get(round).copied()).collect::<Vec<_>>();
+            let at = |round: &u32| {
+                own.iter().filter_map(|one| one.success_ratios.get(round).copied()).collect::<Vec<_>>()
+            };
             let point = |round: &u32| (f64::from(*round), stats::mean(&at(round)).unwrap_or(f64::NAN));
             let bound = |round: &u32| {
                 let ratios = at(round);

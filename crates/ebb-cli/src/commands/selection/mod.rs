@@ -19,7 +19,7 @@ use crate::args::{RunOptions, SelectionArgs};
 use crate::assemble::read_settings;
 use crate::commands::compare::bar;
 use crate::grid::{Cell, Grid, run_parallel};
-use crate::output::{default_output_folder, print_note, print_line, print_files};
+use crate::output::{default_output_folder, print_files, print_line, print_note};
 use crate::progress::interrupt_flag;
 use crate::selection_only::SelectionOnlyRun;
 use classes::Classes;
@@ -52,7 +52,8 @@ struct SchemeComparison<'p> {
 }
 
 pub(crate) fn run(registry: &Registry, args: &SelectionArgs) -> Result<(), CliError> {
-    let (tree, base) = read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
+    let (tree, base) =
+        read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
     let folder = args.out.clone().unwrap_or_else(|| default_output_folder("selection", &args.file));
     let grid = Grid::or_single(&tree, &base, &folder)?;
     let notes = check(registry, &grid)?;
@@ -210,7 +211,11 @@ fn comparisons<'p>(played: &'p [PlayedCell], varied: &[String]) -> Vec<SchemeCom
                 None => schemes.push((&one.scheme, vec![one])),
             }
         }
-        SchemeComparison { name: pairs.collect::<Vec<_>>().join(", "), classes: Classes::of(&members), schemes }
+        SchemeComparison {
+            name: pairs.collect::<Vec<_>>().join(", "),
+            classes: Classes::of(&members),
+            schemes,
+        }
     };
     studies.into_iter().map(study).collect()
 }

@@ -34,8 +34,7 @@ impl SchemeComparison<'_> {
                 cells.push(mean_of(own, 3, |one| one.success_ratios.get(round).copied()));
             }
             let ceps: Vec<_> = own.iter().map(|one| one.selection.cep as f64).collect();
-            let spread = stats::standard_deviation(&ceps)
-                .map_or(String::new(), |std| format!(" ± {std:.0}"));
+            let spread = stats::standard_deviation(&ceps).map_or(String::new(), |std| format!(" ± {std:.0}"));
             cells.push(format!("{}{spread}", mean_of(own, 0, |one| Some(one.selection.cep as f64))));
             cells.push(mean_of(own, 3, |one| one.selection.jain));
             table.row(cells);
@@ -53,9 +52,15 @@ impl SchemeComparison<'_> {
         let overflow = has(|selection| selection.overflow_rounds.is_some());
         let regret = has(|selection| selection.oracle_regret.is_some());
         let bounds = has(|selection| selection.regret_bound.is_some());
-        print_line(&format!("selections per client, {} {}", self.classes.about(), self.classes.names().join(", ")))?;
+        print_line(&format!(
+            "selections per client, {} {}",
+            self.classes.about(),
+            self.classes.names().join(", ")
+        ))?;
         if overflow {
-            print_line("overflow: rounds in which somebody is asked for certain, and the most of any one client")?;
+            print_line(
+                "overflow: rounds in which somebody is asked for certain, and the most of any one client",
+            )?;
         }
         if regret {
             print_line("regret: by how much CEP the best fixed allocation in hindsight is ahead (oracle)")?;
@@ -96,7 +101,8 @@ impl SchemeComparison<'_> {
     /// One object a cell.
     pub(super) fn print_json(&self) -> Result<(), CliError> {
         for one in self.schemes.iter().flat_map(|(_, own)| own) {
-            let ratio = |round: &u32| json!({ "rounds": round, "success_ratio": one.success_ratios.get(round) });
+            let ratio =
+                |round: &u32| json!({ "rounds": round, "success_ratio": one.success_ratios.get(round) });
             let marks = reported_rounds(one.n_rounds);
             let ratios: Vec<_> = marks.iter().filter(|round| **round <= one.n_rounds).map(ratio).collect();
             let classes = self.classes.split(one);
@@ -118,7 +124,5 @@ impl SchemeComparison<'_> {
 fn mean_of(own: &[&PlayedCell], digits: usize, metric: impl Fn(&PlayedCell) -> Option<f64>) -> String {
     let values: Option<Vec<_>> =
         own.iter().map(|one| metric(one).filter(|metric| metric.is_finite())).collect();
-    values
-        .and_then(|values| stats::mean(&values))
-        .map_or("-".to_owned(), |mean| format!("{mean:.digits$}"))
+    values.and_then(|values| stats::mean(&values)).map_or("-".to_owned(), |mean| format!("{mean:.digits$}"))
 }

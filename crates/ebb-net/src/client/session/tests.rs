@@ -7,22 +7,22 @@ use ebb_round::{Amount, ClientId, Job, RoundNo, Stream, Update, Work};
 use ebb_train::backend::TrainedUpdate;
 
 use super::*;
-use crate::Abilities;
-use crate::client::{AtWork, Trainer};
+use crate::Capabilities;
+use crate::client::{JobControl, Trainer};
 
 /// A model of one number, by which every update would move by a tenth: no half is that.
-struct Tenth;
+struct TenthTrainer;
 
-impl Trainer for Tenth {
+impl Trainer for TenthTrainer {
     fn samples(&self) -> u32 {
         1
     }
 
-    fn abilities(&self) -> Abilities {
-        Abilities::default()
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
     }
 
-    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &AtWork) -> Result<Option<TrainedUpdate>, String> {
+    fn train(&mut self, job: &Job, _: &Arc<Parcel>, _: &JobControl) -> Result<Option<TrainedUpdate>, String> {
         let update = Update {
             delta: Parcel::of(vec![0.1]),
             base_round: job.round,
@@ -40,115 +40,130 @@ impl Trainer for Tenth {
 
 /// What happens to a round's answer, and when the client is killed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fate {
-    Taken,
+enum UpdateFate {
+    Journaled,
     Refused,
     KilledAtWork,
     KilledBeforeItWasSent,
-    KilledBeforeItWasTold,
-    KilledOnceItWasTold,
+    KilledBeforeSettled,
+    KilledOnceSettled,
     KilledAndRefused,
     /// It comes back when the server has forgotten what became of it.
     KilledForLong,
     KilledForLongAndRefused,
 }
 
-const FATES: [Fate; 9] = [
-    Fate::Taken,
-    Fate::Refused,
-    Fate::KilledAtWork,
-    Fate::KilledBeforeItWasSent,
-    Fate::KilledBeforeItWasTold,
-    Fate::KilledOnceItWasTold,
-    Fate::KilledAndRefused,
-    Fate::KilledForLong,
-    Fate::KilledForLongAndRefused,
+const FATES: [UpdateFate; 9] = [
+    UpdateFate::Journaled,
+    UpdateFate::Refused,
+    UpdateFate::KilledAtWork,
+    UpdateFate::KilledBeforeItWasSent,
+    UpdateFate::KilledBeforeSettled,
+    UpdateFate::KilledOnceSettled,
+    UpdateFate::KilledAndRefused,
+    UpdateFate::KilledForLong,
+    UpdateFate::KilledForLongAndRefused,
 ];
 
-fn start(folder: &Path, packing: Packing) -> Member {
-    let home = Home::open(Some(folder.to_owned())).unwrap();
-    let mut member = Member::new(Joining::default(), home, Box::new(|_| Err(String::new())));
-    let (samples, abilities) = (1, Abilities::default());
-    let invitation =
-        Invitation { client: ClientId::new(0), settings: String::new(), seed: 0, layout: crate::flat(1) };
-    let trainer: Box<dyn Trainer> = Box::new(Tenth);
+fn start_client(folder: &Path, packing: Packing) -> Client {
+    let home = StateDir::open(Some(folder.to_owned())).unwrap();
+    let mut member = Client::new(JoinOptions::default(), home, Box::new(|_| Err(String::new())));
+    let (samples, abilities) = (1, Capabilities::default());
+    let invitation = RunDescription {
+        client: ClientId::new(0),
+        settings: String::new(),
+        seed: 0,
+        layout: crate::one_tensor_layout(1),
+    };
+    let trainer: Box<dyn Trainer> = Box::new(TenthTrainer);
     let trainer = Arc::new(Mutex::new(trainer));
-    member.trainer = Some(Prepared { invitation, trainer, interrupter: None, samples, abilities });
+    member.prepared =
+        Some(Prepared { run: invitation, trainer, interrupter: None, samples, capabilities: abilities });
     member.model = Some((Digest::of(b""), Arc::new(Parcel::of(vec![0.0]))));
     member.packing = packing;
     member
 }
 
-fn job(round: RoundNo, heard: Option<RoundNo>) -> Wanted {
+fn job(round: RoundNo, heard: Option<RoundNo>) -> ServerRequest {
     let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None };
     let ticket = Bytes::copy_from_slice(&round.to_le_bytes());
-    let model = checks::Model { digest: Digest::of(b""), bytes: 0 };
-    Wanted::Job(checks::Job { round, ticket, model, rate: 1.0, work, heard })
+    let model = checks::ModelRef { digest: Digest::of(b""), bytes: 0 };
+    ServerRequest::Job(checks::JobRequest {
+        round,
+        ticket,
+        model,
+        learning_rate: 1.0,
+        work,
+        acknowledged: heard,
+    })
 }
 
 /// What is sent for the job of a round.
-async fn trains(member: &mut Member, round: RoundNo, heard: Option<RoundNo>) -> Option<f32> {
+async fn train_and_pack(member: &mut Client, round: RoundNo, heard: Option<RoundNo>) -> Option<f32> {
     let (to, _from) = mpsc::channel(16);
-    member.take_up(job(round, heard));
-    member.moved(Moved::Down, &to).await.unwrap();
-    let work = came(&mut member.errand).await;
-    assert!(member.came(work, &to).await.unwrap().is_none());
-    in_hand(member, round)
+    member.start_job(job(round, heard));
+    member.transfer_done(TransferResult::Downloaded, &to).await.unwrap();
+    let work = work_result(&mut member.job).await;
+    assert!(member.work_done(work, &to).await.unwrap().is_none());
+    pending_value(member, round)
 }
 
 /// What it would send for a round, if it has an answer to it.
-fn in_hand(member: &Member, round: RoundNo) -> Option<f32> {
-    let errand = member.errand.as_ref().filter(|errand| errand.wanted.round() == round)?;
-    let Stage::Answering(answering) = &errand.stage else { return None };
-    assert_eq!(errand.in_hand().unwrap().ticket, answering.answer.ticket);
-    let (parcel, _) = pack::unpack(&answering.packed, pack::Bounds { numbers: 1, sides: 0 }).unwrap();
+fn pending_value(member: &Client, round: RoundNo) -> Option<f32> {
+    let errand = member.job.as_ref().filter(|errand| errand.request.round() == round)?;
+    let Stage::Submitting(answering) = &errand.stage else { return None };
+    assert_eq!(errand.in_hand().unwrap().ticket, answering.message.ticket);
+    let (parcel, _) =
+        pack::unpack(&answering.packed, pack::VectorBounds { vector_len: 1, side_vectors: 0 }).unwrap();
     Some(parcel.model[0])
 }
 
-fn told(member: &mut Member, round: RoundNo, refused: &str) {
+fn settle(member: &mut Client, round: RoundNo, refused: &str) {
     member.settled(&wire::Settled { round, refused: refused.to_owned() }).unwrap();
 }
 
 /// Plays a round for every fate: what was taken is a tenth for each, but for one rounding.
-fn check(fates: &[Fate]) {
+fn check(fates: &[UpdateFate]) {
     let folder = tempfile::tempdir().unwrap();
-    let half = Packing { number: Number::F16, zstd: false };
-    let again = || start(folder.path(), half);
+    let half = Packing { element_type: ElementType::F16, zstd: false };
+    let again = || start_client(folder.path(), half);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let mut member = again();
         let (mut sum, mut count, mut heard) = (0.0, 0, None);
         for (round, &fate) in (0..).zip(fates) {
-            let mut sent = trains(&mut member, round, heard).await.unwrap();
+            let mut sent = train_and_pack(&mut member, round, heard).await.unwrap();
             match fate {
-                Fate::KilledAtWork => {
+                UpdateFate::KilledAtWork => {
                     // As if it had not come to an answer: then nothing of this round is on the disk.
-                    member.home.answer = None;
-                    member.home.next_residue = None;
-                    member.home.keep_memory().unwrap();
+                    member.state_dir.pending_update = None;
+                    member.state_dir.pending_residue = None;
+                    member.state_dir.save_memory().unwrap();
                     drop(member);
                     member = again();
-                    sent = trains(&mut member, round, heard).await.unwrap();
+                    sent = train_and_pack(&mut member, round, heard).await.unwrap();
                 }
-                Fate::Taken | Fate::Refused | Fate::KilledOnceItWasTold => {}
+                UpdateFate::Journaled | UpdateFate::Refused | UpdateFate::KilledOnceSettled => {}
                 _ => {
                     drop(member);
                     member = again();
-                    assert_eq!(in_hand(&member, round), Some(sent), "it is sent again as it was");
+                    assert_eq!(pending_value(&member, round), Some(sent), "it is sent again as it was");
                 }
             }
-            let taken =
-                !matches!(fate, Fate::Refused | Fate::KilledAndRefused | Fate::KilledForLongAndRefused);
+            let taken = !matches!(
+                fate,
+                UpdateFate::Refused | UpdateFate::KilledAndRefused | UpdateFate::KilledForLongAndRefused
+            );
             if taken {
                 (sum, count, heard) = (sum + f64::from(sent), count + 1, Some(round));
             }
-            let forgotten = matches!(fate, Fate::KilledForLong | Fate::KilledForLongAndRefused);
-            told(&mut member, round, if forgotten || !taken { "other-round" } else { "" });
-            if fate == Fate::KilledOnceItWasTold {
+            let forgotten = matches!(fate, UpdateFate::KilledForLong | UpdateFate::KilledForLongAndRefused);
+            settle(&mut member, round, if forgotten || !taken { "other-round" } else { "" });
+            if fate == UpdateFate::KilledOnceSettled {
                 drop(member);
                 member = again();
             }
-            assert!(member.errand.is_none());
+            assert!(member.job.is_none());
             let wanted = 0.1 * f64::from(count);
             assert!(
                 (sum - wanted).abs() < 1e-4,
@@ -170,18 +185,18 @@ fn what_rounding_takes_is_made_up_for_once_whenever_the_client_is_killed() {
 }
 
 #[tokio::test]
-async fn a_full_disk_may_have_room_later() {
+async fn a_full_disk_may_have_space_later() {
     let folder = tempfile::tempdir().unwrap();
     let home = folder.path().join("home");
-    let mut member = start(&home, Packing { number: Number::F16, zstd: false });
+    let mut member = start_client(&home, Packing { element_type: ElementType::F16, zstd: false });
     // What cannot be written there is as with a disk that is full.
     std::fs::remove_dir_all(&home).unwrap();
     let (to, _from) = mpsc::channel(16);
-    member.take_up(job(0, None));
-    member.moved(Moved::Down, &to).await.unwrap();
-    let work = came(&mut member.errand).await;
-    let visit = member.came(work, &to).await.unwrap();
-    assert!(matches!(visit, Some(Visit::Hopeless(JoinError::Unavailable(_)))));
+    member.start_job(job(0, None));
+    member.transfer_done(TransferResult::Downloaded, &to).await.unwrap();
+    let work = work_result(&mut member.job).await;
+    let visit = member.work_done(work, &to).await.unwrap();
+    assert!(matches!(visit, Some(SessionEnd::Fatal(JoinError::Unavailable(_)))));
 }
 
 #[test]
@@ -189,13 +204,13 @@ fn an_update_that_is_not_rounded_makes_up_for_it_once() {
     let folder = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
-        let mut member = start(folder.path(), Packing { number: Number::F16, zstd: false });
-        let first = trains(&mut member, 0, None).await.unwrap();
-        told(&mut member, 0, "");
+        let mut member = start_client(folder.path(), Packing { element_type: ElementType::F16, zstd: false });
+        let first = train_and_pack(&mut member, 0, None).await.unwrap();
+        settle(&mut member, 0, "");
         member.packing = Packing::default();
-        let second = trains(&mut member, 1, Some(0)).await.unwrap();
+        let second = train_and_pack(&mut member, 1, Some(0)).await.unwrap();
         assert!((f64::from(first) + f64::from(second) - 0.2).abs() < 1e-7);
-        told(&mut member, 1, "");
-        assert_eq!(trains(&mut member, 2, Some(1)).await, Some(0.1));
+        settle(&mut member, 1, "");
+        assert_eq!(train_and_pack(&mut member, 2, Some(1)).await, Some(0.1));
     });
 }
