@@ -33,8 +33,9 @@ pub(crate) enum Command {
     Report(Report),
     /// Repeat tables and figures of papers; alone, list them
     Reproduce(Reproduce),
-    /// Show who is how alike in a run whose substitution compares clients
-    Friends(SimilarityArgs),
+    /// Show the client-similarity matrix of a run (recipes that compare clients, such as fl-fdms)
+    #[command(alias = "friends")]
+    Similarity(SimilarityArgs),
     /// Write a run or a grid for other tools: CSV, Parquet, JSON, TensorBoard, Markdown, LaTeX
     Export(Export),
     /// List the recipes, methods, data and worlds there are
@@ -60,8 +61,9 @@ pub(crate) enum Command {
     Recompute(Recompute),
     /// Play the participation of a run, served or simulated, against another recipe, in simulation
     Replay(Replay),
-    /// Try a server and its clients on this machine, in a world that kills, pauses, cuts and slows them
-    Swarm(ChaosArgs),
+    /// Chaos-test a server and its clients locally: kills, pauses, network cuts, slow links
+    #[command(alias = "swarm")]
+    Chaos(ChaosArgs),
     /// Be a worker that trains by lines of JSON: the pattern for programs of your own
     Worker(Worker),
     /// Make a private certificate authority and a server's certificate, to try out TLS

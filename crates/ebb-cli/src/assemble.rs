@@ -10,7 +10,7 @@ use ebb_round::clip::NormBound;
 use ebb_round::{
     ClientId, Engine, Layout, Loader, LocalRule, Roles, RunContext, Saver, State, StateError, StepFeature,
 };
-use ebb_settings::{BuildContext, Origin, Positive, Probability, SettingsError, Tree};
+use ebb_settings::{BuildContext, Origin, Positive, Probability, RenamedKey, SettingsError, Tree};
 use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
 use ebb_train::{Evaluation, Task, TaskEvaluator};
@@ -18,13 +18,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::evaluator::RunEvaluator;
 use crate::guard_settings::{GuardSettings, Protection, protect};
+use crate::output::print_note;
 use crate::selection_key::{SelectionKey, SelectionSource};
 use crate::serve_settings::ServeTable;
 use crate::{CliError, PROGRAM};
 
 /// The tables of a run, beside those of its roles.
 const TABLES: [&str; 10] =
-    ["run", "data", "model", "world", "evaluate", "stop", "clip", "guard", "serve", "swarm"];
+    ["run", "data", "model", "world", "evaluate", "stop", "clip", "guard", "serve", "chaos"];
 
 /// A run that is ready for its next round.
 pub struct Assembled<F = SimFleet> {
@@ -117,7 +118,7 @@ struct ClipTable {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     off: bool,
     norm: Option<Positive>,
-    beside: Option<Positive>,
+    side_vectors: Option<Positive>,
     times: Option<Positive>,
 }
 
@@ -127,7 +128,7 @@ fn norm_bound(tree: &Tree, context: BuildContext, sends_more: bool) -> Result<No
         return Ok(NormBound::default());
     }
     let table: ClipTable = tree.table("clip", context).parse()?;
-    let ClipTable { off, norm, beside: side_norm, times } = table;
+    let ClipTable { off, norm, side_vectors: side_norm, times } = table;
     if off {
         return match (norm, side_norm, times) {
             (None, None, None) => Ok(NormBound::default()),
@@ -143,7 +144,7 @@ fn norm_bound(tree: &Tree, context: BuildContext, sends_more: bool) -> Result<No
     }
     if sends_more && times.is_none() && side_norm.is_none() {
         let message = "clients send more than weights (running statistics, or what they remember), which would stay without a bound; write \
-                       times = N, or beside = LENGTH too";
+                       times = N, or side_vectors = LENGTH too";
         return Err(tree.error("clip.norm", message).into());
     }
     let get = |bound: Option<Positive>| bound.map(Positive::get);
@@ -162,14 +163,30 @@ pub fn read_settings(
     changes: &[String],
     data: Option<&Path>,
 ) -> Result<(Tree, PathBuf), CliError> {
+    let is_record = file.is_dir();
     let file =
-        if file.is_dir() { RunFolder::open(file)?.folder().join("settings.toml") } else { file.to_owned() };
+        if is_record { RunFolder::open(file)?.folder().join("settings.toml") } else { file.to_owned() };
     let text = std::fs::read_to_string(&file).map_err(|error| CliError::file("reading", &file, error))?;
     let mut tree = Tree::parse(&text, &file.display().to_string())?;
     tree.set_data_folder(data);
     tree.set_all_from_flags(changes)?;
+    // Nobody is to change what a record holds.
+    if !is_record {
+        report_renamed_keys(tree.renamed());
+    }
     let folder = file.parent().map_or_else(PathBuf::new, Path::to_path_buf);
     Ok((tree, folder))
+}
+
+/// At most so many renamed keys are named one by one.
+const MAX_RENAMED_NAMED: usize = 5;
+
+/// Names the keys that were written by an old name.
+fn report_renamed_keys(keys: &[RenamedKey]) {
+    keys.iter().take(MAX_RENAMED_NAMED).for_each(|key| print_note(&key.to_string()));
+    if let Some(n_more @ 1..) = keys.len().checked_sub(MAX_RENAMED_NAMED) {
+        print_note(&format!("{n_more} more keys have new names: see the end of docs/configuration.md"));
+    }
 }
 
 /// Reads settings to look at what they describe, without running it. A seed given by a flag of its own counts for a grid
@@ -337,7 +354,7 @@ fn build<W>(
     }
     if roles.selector.needs_accuracy() && !task.has_accuracy() {
         let message = "it follows the clients' training accuracy, and this data has no labels, so no round would ever be a \
-                       snapshot; give chance = Q or every = N";
+                       snapshot; give probability = Q or every = N";
         return Err(tree.error("select.kind", message).into());
     }
     let probe = roles.selector.uses_probes().then_some(StepFeature::Loss);
@@ -559,7 +576,7 @@ fn ineffective_settings(resolved: &str, n_rounds: u32, simulated: bool) -> Vec<S
     let by_deadline = text("world", "after_deadline") == Some("late") && at("world", "deadline_s").is_some();
     let written = ["script", "replay"].iter().any(|key| at("world", key).is_some());
     let when_up = text("world", "when_waited_for") == Some("next-up");
-    let first = at("select", "over").and_then(toml::Value::as_float).is_some_and(|over| over > 1.0);
+    let first = at("select", "over_selection").and_then(toml::Value::as_float).is_some_and(|over| over > 1.0);
     if text("substitute", "kind") == Some("late")
         && simulated
         && !(by_deadline || written || when_up || first)
@@ -579,7 +596,7 @@ pub(crate) fn check_oracle_probabilities(
 ) -> Result<(), CliError> {
     let requirements = [
         ("select.kind", roles.selector.needs_oracle_probabilities()),
-        ("aggregate.chances", roles.aggregator.needs_oracle_probabilities()),
+        ("aggregate.probabilities", roles.aggregator.needs_oracle_probabilities()),
     ];
     if let Some((key, _)) =
         requirements.into_iter().find(|(_, is_required)| *is_required && probabilities.is_empty())

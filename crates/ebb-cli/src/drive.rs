@@ -336,7 +336,7 @@ mod tests {
         let settings = SETTINGS
             .replace("checkpoint_every = 2", "checkpoint_every = 1")
             .replace("centres = [[1.0], [3.0]]", "centres = [[0.0], [0.0]]\nstart = [1.5e-21]")
-            .replace("rate = 0.1", "rate = 0.5")
+            .replace("learning_rate = 0.1", "learning_rate = 0.5")
             + "[server]\nkind = \"fedavgm\"\nrate = 2e20\nmomentum = 0.0\n";
         let (mut run, writer) = make(place.path(), "run", &settings);
         let folder = place.path().join("run");

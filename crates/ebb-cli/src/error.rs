@@ -135,7 +135,7 @@ impl fmt::Display for CliError {
                 write!(
                     f,
                     "{folder}: stopped: the model is not finite after round {round}. Its checkpoints, if any, are from before: go back with \
-                     ebbflow rollback {folder} --to ROUND. To begin another run, lower local.rate, set local.clip_norm or bound updates by [clip]"
+                     ebbflow rollback {folder} --to ROUND. To begin another run, lower local.learning_rate, set local.max_grad_norm or bound updates by [clip]"
                 )
             }
             CliError::Stopped {
@@ -156,14 +156,14 @@ impl fmt::Display for CliError {
                     f,
                     "{folder}: stopped: in the last {rounds} rounds, up to round {last}, no client sent anything finite: training diverged. Its \
                      checkpoints, if any, are from before: go back with ebbflow rollback {folder} --to ROUND. To begin another run, lower \
-                     local.rate, set local.clip_norm or bound updates by [clip]"
+                     local.learning_rate, set local.max_grad_norm or bound updates by [clip]"
                 )
             }
             CliError::Stopped { folder, why: StopReason::Void { rounds, last }, resume } => write!(
                 f,
                 "{}: stopped: {rounds} rounds in a row were void, the last of them round {last}; the model is that of before them. \
                  rounds.jsonl says why (void) and who answered. Shut out who is to blame (ebbflow revoke). Go on with: {resume}. If nobody \
-                 is, begin another run from its model with run.start_from, a lower local.rate or other [guard] settings",
+                 is, begin another run from its model with run.start_from, a lower local.learning_rate or other [guard] settings",
                 folder.display()
             ),
             CliError::Abandoned => f.write_str("interrupted; nothing was written"),

@@ -16,8 +16,8 @@ pub(crate) struct GuardTable {
     off: bool,
     times: Option<Positive>,
     accuracy_drop: Option<Probability>,
-    most_void: Option<NonZeroU32>,
-    stated_quantile: Option<Probability>,
+    max_void: Option<NonZeroU32>,
+    reported_quantile: Option<Probability>,
 }
 
 /// The same as it is written.
@@ -32,31 +32,38 @@ struct Written {
     /// The loss of so much of the last accuracy voids the round.
     accuracy_drop: Option<Probability>,
     /// After so many void rounds in a row the run stops.
-    most_void: Option<NonZeroU32>,
+    max_void: Option<NonZeroU32>,
     /// Selectors take no stated loss for larger, and no stated time for shorter, than this quantile of the
     /// round's own.
-    stated_quantile: Option<Probability>,
+    reported_quantile: Option<Probability>,
 }
 
 impl TryFrom<Written> for GuardTable {
     type Error = &'static str;
 
     fn try_from(written: Written) -> Result<GuardTable, &'static str> {
-        let Written { off, times, accuracy_drop, most_void, stated_quantile } = written;
+        let Written { off, times, accuracy_drop, max_void: most_void, reported_quantile: stated_quantile } =
+            written;
         if off {
             let others =
                 [times.is_some(), accuracy_drop.is_some(), most_void.is_some(), stated_quantile.is_some()];
             if others.contains(&true) {
                 return Err("off = true leaves nothing to the other keys; leave out them or it");
             }
-            return Ok(GuardTable { off, times, accuracy_drop, most_void, stated_quantile });
+            return Ok(GuardTable {
+                off,
+                times,
+                accuracy_drop,
+                max_void: most_void,
+                reported_quantile: stated_quantile,
+            });
         }
         Ok(GuardTable {
             off,
             times: times.or(Positive::new(TIMES)),
             accuracy_drop: accuracy_drop.or(Probability::new(ACCURACY_DROP)),
-            most_void: most_void.or(NonZeroU32::new(MOST_VOID)),
-            stated_quantile: stated_quantile.or(Probability::new(REPORTED_QUANTILE)),
+            max_void: most_void.or(NonZeroU32::new(MOST_VOID)),
+            reported_quantile: stated_quantile.or(Probability::new(REPORTED_QUANTILE)),
         })
     }
 }
@@ -96,10 +103,10 @@ impl GuardSettings {
             median_multiple: table.times.map(Positive::get),
             accuracy_drop: table.accuracy_drop.map(Probability::get),
         };
-        let reported_quantile = table.stated_quantile.map(Probability::get);
+        let reported_quantile = table.reported_quantile.map(Probability::get);
         Ok(GuardSettings {
             limits: (!table.off).then_some(limits),
-            most_void: table.most_void,
+            most_void: table.max_void,
             reported_quantile,
         })
     }
@@ -118,11 +125,11 @@ pub(crate) enum Protection {
 /// on stated samples, and cohorts that nobody can compute ahead.
 pub(crate) fn protect(tree: &mut Tree) {
     let by_default = || Origin::Flag("the defaults of a served run".to_owned());
-    if !["most_samples", "most_samples_times", "any_samples"]
+    if !["max_samples", "max_samples_times", "unbounded_samples"]
         .iter()
         .any(|key| tree.has(&format!("serve.{key}")))
     {
-        tree.set_value("serve.most_samples_times", MAX_SAMPLES_TIMES, by_default());
+        tree.set_value("serve.max_samples_times", MAX_SAMPLES_TIMES, by_default());
     }
     if !tree.has("run.draws_by") {
         tree.set_value("run.draws_by", "key", by_default());

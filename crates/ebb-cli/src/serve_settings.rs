@@ -38,21 +38,21 @@ pub(crate) struct ServeTable {
     quorum: usize,
     /// A round begins once so many clients can take a job.
     #[serde(default = "one")]
-    least_up: NonZeroUsize,
+    min_up: NonZeroUsize,
     #[serde(default = "five_seconds")]
     heartbeat_s: Positive,
     /// The server that this must be, as it says when it starts; any, without.
     id: Option<String>,
     /// How many clients can enrol.
     #[serde(default = "many")]
-    most_clients: NonZeroU32,
+    max_clients: NonZeroU32,
     /// How many samples a client may say that it has; any number, without.
-    most_samples: Option<NonZeroU32>,
+    max_samples: Option<NonZeroU32>,
     /// A client counts for at most so many times the median of the samples that the clients state.
-    most_samples_times: Option<Positive>,
+    max_samples_times: Option<Positive>,
     /// Clients are believed any number of samples.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    any_samples: bool,
+    unbounded_samples: bool,
     /// Answers take so many bytes of memory: on their way, not read, not written, and kept for the open
     /// round.
     #[serde(default = "half_a_gigabyte")]
@@ -62,7 +62,7 @@ pub(crate) struct ServeTable {
     pub(crate) keep_updates: bool,
     /// Who judges the model.
     #[serde(default)]
-    pub(crate) judged_by: EvaluatedBy,
+    pub(crate) evaluated_by: EvaluatedBy,
     /// How models travel.
     #[serde(default)]
     down: PackingTable,
@@ -156,9 +156,9 @@ impl ServeTable {
         if table.patience_s.is_some_and(|patience| patience.get() < table.deadline_s.get()) {
             return Err(settings.error("patience_s", "shorter than deadline_s; give at least as much"));
         }
-        if table.any_samples && (table.most_samples.is_some() || table.most_samples_times.is_some()) {
-            let message = "any_samples = true leaves nothing to most_samples and most_samples_times; leave out them or it";
-            return Err(settings.error("any_samples", message));
+        if table.unbounded_samples && (table.max_samples.is_some() || table.max_samples_times.is_some()) {
+            let message = "unbounded_samples = true leaves nothing to max_samples and max_samples_times; leave out them or it";
+            return Err(settings.error("unbounded_samples", message));
         }
         let is_id =
             |id: &String| id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
@@ -183,13 +183,13 @@ impl ServeTable {
             return Err(settings.error("metrics", message));
         }
         if let Some(clients) = table.clients
-            && clients > table.most_clients
+            && clients > table.max_clients
         {
-            return Err(settings.error("clients", "more than most_clients; raise that"));
+            return Err(settings.error("clients", "more than max_clients; raise that"));
         }
-        if table.judged_by == EvaluatedBy::Server && task.n_test_batches() == 0 {
-            let message = "this data has nothing to judge on at the server; write judged_by = \"clients\"";
-            return Err(settings.error("judged_by", message));
+        if table.evaluated_by == EvaluatedBy::Server && task.n_test_batches() == 0 {
+            let message = "this data has nothing to judge on at the server; write evaluated_by = \"clients\"";
+            return Err(settings.error("evaluated_by", message));
         }
         Ok(table)
     }
@@ -213,11 +213,11 @@ impl ServeTable {
                 LateWork::Late => AfterDeadline::Late,
             },
             quorum: self.quorum,
-            min_available: self.least_up.get(),
+            min_available: self.min_up.get(),
             heartbeat_s: self.heartbeat_s.get(),
-            max_clients: self.most_clients.get(),
-            max_samples: self.most_samples.map_or(u32::MAX, NonZeroU32::get),
-            max_samples_times_median: self.most_samples_times.map(Positive::get),
+            max_clients: self.max_clients.get(),
+            max_samples: self.max_samples.map_or(u32::MAX, NonZeroU32::get),
+            max_samples_times_median: self.max_samples_times.map(Positive::get),
             update_memory_bytes: self.memory_bytes,
             // No recipe needs half-done work: those that weigh it (the schemes, `fednova`) take whole work as well. Nor must all
             // judge, for one that cannot may train.
@@ -229,7 +229,7 @@ impl ServeTable {
             },
             optional_capabilities: Capabilities {
                 partial: self.after_deadline == LateWork::Cut,
-                evaluate: self.judged_by == EvaluatedBy::Clients,
+                evaluate: self.evaluated_by == EvaluatedBy::Clients,
                 ..Capabilities::default()
             },
             layout,
@@ -243,7 +243,7 @@ impl ServeTable {
 
     /// How many clients can enrol.
     pub(crate) fn most_clients(&self) -> usize {
-        self.most_clients.get() as usize
+        self.max_clients.get() as usize
     }
 
     /// Whether everybody on the way can read what is sent.

@@ -283,7 +283,7 @@ impl Task for ExternalTask {
         let steps_asked = job.work.steps(self.samples(client));
         let started = self.write_temp(&job.global.model).and_then(|model| {
             let mut worker = self.pool.lease()?;
-            let batch = job.work.batch.map(NonZeroU32::get);
+            let batch = job.work.batch_size.map(NonZeroU32::get);
             let (client, steps) = (client.number(), limit.get());
             worker.request(&Request::Begin {
                 client,

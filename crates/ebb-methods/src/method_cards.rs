@@ -200,7 +200,7 @@ pub const STANDARD: &[MethodCard] = &[
         assumes: "nothing; the rarely heard count for less, and steps are shorter",
         keeps: NOTHING,
         costs: "one sum of the model's size",
-        defaults: "server.rate 10 in FedAU's comparison",
+        defaults: "server.learning_rate 10 in FedAU's comparison",
     },
     MethodCard {
         table: "server",

@@ -65,7 +65,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "nothing; the rarely heard count for less, and steps are shorter",
         keeps: "nothing",
         costs: "one model down for everybody, one up for each answer",
-        defaults: "server.rate 10 in FedAU's comparison",
+        defaults: "server.learning_rate 10 in FedAU's comparison",
         settings: r#"
             [select]
             kind = "everyone"
@@ -135,7 +135,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that every client has a friend with alike data who is there when it is not",
         keeps: "at the server: how alike it is to each other client",
         costs: "one model down for everybody, one up for each answer; all updates of a round are held, and inner products of all pairs that answered are taken",
-        defaults: "20 or 40 clients, local rate 0.1, 1 to 5 epochs, batch 5 (MNIST), 20 or 200 (CIFAR-10), 500 rounds, server.rate 1",
+        defaults: "20 or 40 clients, local rate 0.1, 1 to 5 epochs, batch 5 (MNIST), 20 or 200 (CIFAR-10), 500 rounds, server.learning_rate 1",
         settings: r#"
             [select]
             kind = "everyone"
@@ -209,7 +209,7 @@ pub const STANDARD: &[Recipe] = &[
             kind = "uniform"
             [local]
             kind = "fedprox"
-            mu = 0.01
+            proximal_mu = 0.01
             [aggregate]
             kind = "mean"
         "#,
@@ -222,7 +222,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "clients that keep their state, drawn uniformly; a fixed population: what a leaver added to the mean of the variates stays there",
         keeps: "at the client: a control variate",
         costs: "twice fedavg's bytes",
-        defaults: "option II, server.rate 1",
+        defaults: "option II, server.learning_rate 1",
         settings: r#"
             [select]
             kind = "uniform"
@@ -397,8 +397,8 @@ pub const STANDARD: &[Recipe] = &[
         name: "fedstale",
         about: "asks a cohort and corrects its sum by part of what everybody sent last (Rodio and Neglia 2024)",
         paper: "Rodio and Neglia 2024, FedStale: leveraging stale client updates in federated learning",
-        assumes: "chances to take part that are known, or that intervals tell; those of the recipe are with what chance a client that is up is asked, and know nothing of absence: against that give aggregate.chances = \"given\", \"intervals\", \"counts\" or \"oracle\"",
-        keeps: "at the server: its last update; with chances = \"intervals\" or \"counts\" two numbers more",
+        assumes: "chances to take part that are known, or that intervals tell; those of the recipe are with what chance a client that is up is asked, and know nothing of absence: against that give aggregate.probabilities = \"given\", \"intervals\", \"counts\" or \"oracle\"",
+        keeps: "at the server: its last update; with probabilities = \"intervals\" or \"counts\" two numbers more",
         costs: "as fedavg; memory of clients x model",
         defaults: "beta tuned from 0 to 1",
         settings: r#"
@@ -465,10 +465,10 @@ pub const STANDARD: &[Recipe] = &[
         name: "ipw",
         about: "asks a cohort and divides each answer by the chance with which it was asked",
         paper: "Horvitz and Thompson 1952, as used for FedAvg with known chances",
-        assumes: "chances that are known: the selector's, a list, or an oracle's; those of the recipe are with what chance a client that is up is asked, and know nothing of absence: against that give aggregate.chances = \"given\" or \"oracle\", or take fedau",
+        assumes: "chances that are known: the selector's, a list, or an oracle's; those of the recipe are with what chance a client that is up is asked, and know nothing of absence: against that give aggregate.probabilities = \"given\" or \"oracle\", or take fedau",
         keeps: "nothing",
         costs: "as fedavg",
-        defaults: "server.rate 1",
+        defaults: "server.learning_rate 1",
         settings: r#"
             [select]
             kind = "uniform"
@@ -484,7 +484,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "that who is there follows a law that stays",
         keeps: "at the server: two numbers",
         costs: "one model down for everybody, one up for each answer",
-        defaults: "cut_off 50, 250 clients, 5 steps, batch 16, rate 0.1, server.rate 1",
+        defaults: "cut_off 50, 250 clients, 5 steps, batch 16, rate 0.1, server.learning_rate 1",
         settings: r#"
             [select]
             kind = "everyone"
@@ -682,7 +682,7 @@ pub const STANDARD: &[Recipe] = &[
             around = { kind = "everyone" }
             [local]
             kind = "fedprox"
-            mu = 0.01
+            proximal_mu = 0.01
             [aggregate]
             kind = "mean"
         "#,
@@ -742,7 +742,7 @@ pub const STANDARD: &[Recipe] = &[
             kind = "mean"
             [server]
             kind = "fedadagrad"
-            rate = 0.01
+            learning_rate = 0.01
         "#,
         only_participation: false,
     },
@@ -761,7 +761,7 @@ pub const STANDARD: &[Recipe] = &[
             kind = "mean"
             [server]
             kind = "fedyogi"
-            rate = 0.01
+            learning_rate = 0.01
         "#,
         only_participation: false,
     },
@@ -780,7 +780,7 @@ pub const STANDARD: &[Recipe] = &[
             kind = "mean"
             [server]
             kind = "fedadam"
-            rate = 0.01
+            learning_rate = 0.01
         "#,
         only_participation: false,
     },

@@ -69,7 +69,7 @@ pub(crate) fn to_wire_work(work: Work) -> wire::Work {
         Amount::Steps(steps) => wire::work::Amount::Steps(steps.get()),
         Amount::Epochs(epochs) => wire::work::Amount::Epochs(epochs.get()),
     };
-    wire::Work { amount: Some(amount), batch: work.batch.map(NonZeroU32::get) }
+    wire::Work { amount: Some(amount), batch: work.batch_size.map(NonZeroU32::get) }
 }
 
 /// `None` if it makes no sense: no work, or a batch of nothing.
@@ -79,7 +79,7 @@ pub(crate) fn from_wire_work(said: &wire::Work) -> Option<Work> {
         wire::work::Amount::Epochs(epochs) => Amount::Epochs(NonZeroU32::new(epochs)?),
     };
     let batch = said.batch.map_or(Some(None), |batch| NonZeroU32::new(batch).map(Some))?;
-    Some(Work { amount, batch })
+    Some(Work { amount, batch_size: batch })
 }
 
 #[cfg(test)]

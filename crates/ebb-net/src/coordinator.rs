@@ -375,7 +375,7 @@ impl Coordinator {
                 EnrolError::UsedUp => "as many clients as the token allows have enrolled with it; ask for a new one",
                 EnrolError::NumberNotAllowed => "the token does not let clients choose their numbers; join without a number, or ask for one made with --numbers",
                 EnrolError::NumberTaken => "another client has this number; take another",
-                EnrolError::Full => "there are no more numbers; raise serve.most_clients",
+                EnrolError::Full => "there are no more numbers; raise serve.max_clients",
             };
             ("token", message.to_owned())
         })?;
@@ -539,7 +539,7 @@ impl Coordinator {
         let (samples, most) = (said.samples, self.rules.max_samples);
         if samples > most {
             let message = format!(
-                "{samples} samples are more than this run believes of a client (serve.most_samples = {most})"
+                "{samples} samples are more than this run believes of a client (serve.max_samples = {most})"
             );
             return self.expel(line, "unable", &message, true);
         }

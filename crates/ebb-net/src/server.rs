@@ -280,7 +280,7 @@ impl RunningServer {
             |rules: &Rules| rules.max_samples == u32::MAX && rules.max_samples_times_median.is_none();
         if self.shared.inspect(|desk| unbounded(desk.rules())).0 {
             tracing::warn!(
-                "clients judge the model, and any one of them can outweigh the others by saying that it holds many samples; bound that by serve.most_samples or serve.most_samples_times"
+                "clients judge the model, and any one of them can outweigh the others by saying that it holds many samples; bound that by serve.max_samples or serve.max_samples_times"
             );
         }
         ClientEvaluator::new(self.recovery.clone(), Some(self.revoked_file.clone()), every, n_rounds)

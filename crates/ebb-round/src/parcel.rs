@@ -122,7 +122,7 @@ pub struct Work {
     /// Steps or passes over the client's data.
     pub amount: Amount,
     /// Samples a step; `None`: all the client holds.
-    pub batch: Option<NonZeroU32>,
+    pub batch_size: Option<NonZeroU32>,
 }
 
 /// The amount of local work.
@@ -150,7 +150,7 @@ impl Work {
         match self.amount {
             Amount::Steps(steps) => steps,
             Amount::Epochs(epochs) => {
-                let batch = self.batch.map_or(samples.max(1), NonZeroU32::get);
+                let batch = self.batch_size.map_or(samples.max(1), NonZeroU32::get);
                 let steps = samples.max(1).div_ceil(batch).saturating_mul(epochs.get());
                 NonZeroU32::new(steps).expect("at least one sample, so at least one step")
             }
@@ -257,10 +257,10 @@ mod tests {
     #[test]
     fn epochs_become_steps_with_a_last_short_batch() {
         let some = |n| NonZeroU32::new(n).unwrap();
-        let work = Work { amount: Amount::Epochs(some(3)), batch: Some(some(20)) };
+        let work = Work { amount: Amount::Epochs(some(3)), batch_size: Some(some(20)) };
         assert_eq!(work.steps(45).get(), 9);
         assert_eq!(work.steps(0).get(), 3);
-        assert_eq!(Work { batch: None, ..work }.steps(45).get(), 3);
+        assert_eq!(Work { batch_size: None, ..work }.steps(45).get(), 3);
         assert_eq!(Work { amount: Amount::Steps(some(7)), ..work }.steps(45).get(), 7);
     }
 

@@ -136,7 +136,7 @@ stateless!(FirstThree);
 struct OneStep;
 impl LocalRule for OneStep {
     fn plan(&self, tick: u32) -> (f32, Work) {
-        (tick as f32, Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None })
+        (tick as f32, Work { amount: Amount::Steps(NonZeroU32::MIN), batch_size: None })
     }
     fn run(&self, _job: &Job, _memory: &Parcel, _run: &mut dyn LocalRun) -> Option<Parcel> {
         None

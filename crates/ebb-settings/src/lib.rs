@@ -13,10 +13,12 @@ mod deserialize;
 mod entry;
 mod error;
 mod origins;
+mod renamed_keys;
 mod tree;
 
 pub use checked::{NonNegative, Positive, Probability, Share};
 pub use data_folder::{DATA_VARIABLE, DataFolder};
 pub use entry::{Entry, build, find};
 pub use error::{Origin, SettingsError, nearest};
+pub use renamed_keys::{RenamedKey, current_path};
 pub use tree::{BuildContext, Settings, Tree};

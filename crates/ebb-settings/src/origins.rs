@@ -107,6 +107,18 @@ impl Origins {
         self.0.retain(|key, _| key != path && !key.starts_with(&prefix));
     }
 
+    /// Gives a value, and all that is inside it, another path.
+    pub(crate) fn rename(&mut self, old: &str, new: &str) {
+        let is_inside = |path: &str| {
+            path.strip_prefix(old).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        };
+        let moved: Vec<_> = self.0.keys().filter(|path| is_inside(path)).cloned().collect();
+        for path in moved {
+            let entry = self.0.remove(&path).expect("the path was just listed");
+            self.0.insert(format!("{new}{}", &path[old.len()..]), entry);
+        }
+    }
+
     /// Lays others on top.
     pub(crate) fn overlay(&mut self, others: Origins) {
         self.0.extend(others.0);

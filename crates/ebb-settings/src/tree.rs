@@ -12,6 +12,7 @@ use toml::{Table, Value};
 
 use crate::deserialize::{DeserializeError, from_table};
 use crate::origins::{Origins, SourceText};
+use crate::renamed_keys::{self, RenamedKey};
 use crate::{Origin, SettingsError, nearest};
 
 /// What a builder may know about the run beyond its own table.
@@ -38,6 +39,8 @@ pub struct Tree {
     data_folder: Option<PathBuf>,
     /// Whether clients elsewhere, with data of their own, go by what is resolved.
     is_served: bool,
+    /// Keys that were written by an old name.
+    renamed: Vec<RenamedKey>,
 }
 
 impl Tree {
@@ -50,10 +53,11 @@ impl Tree {
             value: None,
             message: format!("not valid TOML: {}", error.message().trim_end()),
         };
-        let root: Table = text.parse().map_err(broken)?;
+        let mut root: Table = text.parse().map_err(broken)?;
         let document = DeTable::parse(text).map_err(broken)?;
-        let origins = Origins::read(source, document.get_ref());
-        Ok(Tree { root, origins, file: Some(file.to_owned()), ..Tree::default() })
+        let mut origins = Origins::read(source, document.get_ref());
+        let renamed = renamed_keys::rename(&mut root, &mut origins)?;
+        Ok(Tree { root, origins, file: Some(file.to_owned()), renamed, ..Tree::default() })
     }
 
     /// The settings that a recipe brings.
@@ -79,7 +83,7 @@ impl Tree {
         let (path, text) = assignment
             .split_once('=')
             .filter(|(path, _)| path.trim().split('.').all(|part| !part.is_empty()))
-            .ok_or_else(|| wrong("write it as path.key=value, for example --set local.rate=0.1"))?;
+            .ok_or_else(|| wrong("write it as path.key=value, for example --set local.learning_rate=0.1"))?;
         let (path, text) = (path.trim(), text.trim());
         let value = match format!("value = {text}").parse::<Table>() {
             Ok(mut table) if table.len() == 1 => table.remove("value").expect("the key was just written"),
@@ -89,10 +93,15 @@ impl Tree {
             }
             _ => return Err(wrong("the value is not valid TOML; quote text as 'path.key=\"text\"'")),
         };
-        if path.contains('[') && !self.has(path) {
+        if path.contains('[') && !self.has(&renamed_keys::current_path(path)) {
             return Err(wrong("there is nothing in the list at this place; write it in the file first"));
         }
-        self.set_value(path, value, origin);
+        let current = renamed_keys::current_path(path);
+        if current != path {
+            let old = path.to_owned();
+            self.renamed.push(RenamedKey { origin: Some(origin.clone()), old, new: current.clone() });
+        }
+        self.set_value(&current, value, origin);
         Ok(())
     }
 
@@ -141,6 +150,12 @@ impl Tree {
         self.file = other.file.or(self.file.take());
         self.data_folder = other.data_folder.or(self.data_folder.take());
         self.is_served |= other.is_served;
+        self.renamed.extend(other.renamed);
+    }
+
+    /// The keys that were written by an old name, in the order in which they were read.
+    pub fn renamed(&self) -> &[RenamedKey] {
+        &self.renamed
     }
 
     /// Says where data sets lie, if the user did.
@@ -238,6 +253,12 @@ impl Tree {
     /// Everything as it was written, before defaults: two trees with the same text mean the same.
     pub fn to_toml(&self) -> String {
         toml::to_string(&self.root).expect("what was read as TOML can be written again")
+    }
+
+    /// The same with the names that renamed keys had first: it identifies settings across versions of the program.
+    pub fn to_toml_with_first_names(&self) -> String {
+        let root = renamed_keys::with_first_names(&self.root);
+        toml::to_string(&root).expect("what was read as TOML can be written again")
     }
 
     fn root_origin(&self) -> Option<Origin> {
@@ -516,7 +537,7 @@ mod tests {
     struct Uniform {
         cohort: std::num::NonZeroUsize,
         #[serde(default = "half")]
-        chance: Probability,
+        probability: Probability,
         #[serde(default)]
         classes: Vec<Class>,
     }
@@ -524,7 +545,7 @@ mod tests {
     #[derive(Debug, Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Class {
-        chance: Probability,
+        probability: Probability,
     }
 
     fn half() -> Probability {
@@ -548,7 +569,7 @@ mod tests {
     fn a_misspelt_key_is_answered_with_its_origin_and_the_nearest_one() {
         assert_eq!(
             message("\n[select]\nchort = 3\n"),
-            "a.toml:3:1: select.chort = 3: unknown key; did you mean \"cohort\"? known keys: cohort, chance, classes"
+            "a.toml:3:1: select.chort = 3: unknown key; did you mean \"cohort\"? known keys: cohort, probability, classes"
         );
     }
 
@@ -556,15 +577,15 @@ mod tests {
     fn a_value_out_of_range_names_itself_and_the_range() {
         assert_eq!(
             message("[select]\ncohort = 3\nchance = 1.2"),
-            "a.toml:3:1: select.chance = 1.2: 1.2 is out of range; give a chance from 0 to 1"
+            "a.toml:3:1: select.probability = 1.2: 1.2 is out of range; give a chance from 0 to 1"
         );
         assert_eq!(
             message("[select]\ncohort = 0"),
             "a.toml:2:1: select.cohort = 0: expected a whole number of at least 1"
         );
         assert_eq!(
-            message("[select]\ncohort = 3\nclasses = [{ chance = 0.1 }, { chance = 7 }]"),
-            "a.toml:3:32: select.classes[1].chance = 7: 7 is out of range; give a chance from 0 to 1"
+            message("[select]\ncohort = 3\nclasses = [{ probability = 0.1 }, { probability = 7 }]"),
+            "a.toml:3:37: select.classes[1].probability = 7: 7 is out of range; give a chance from 0 to 1"
         );
     }
 
@@ -585,9 +606,9 @@ mod tests {
         let mut tree = Tree::parse("[select]\ncohort = 3", "a.toml").unwrap();
         tree.set_from_flag("select.cohort=5").unwrap();
         assert_eq!(tree.table("select", BuildContext::default()).parse::<Uniform>().unwrap().cohort.get(), 5);
-        tree.set_from_flag("select.chance=2").unwrap();
+        tree.set_from_flag("select.probability=2").unwrap();
         let error = tree.table("select", BuildContext::default()).parse::<Uniform>().unwrap_err().to_string();
-        assert!(error.starts_with("--set select.chance=2: "), "{error}");
+        assert!(error.starts_with("--set select.probability=2: "), "{error}");
         assert!(tree.set_from_flag("nonsense").is_err());
         tree.set_from_flag("recipe=fl-fdms").unwrap();
         assert_eq!(tree.text("recipe"), Some("fl-fdms"));
@@ -599,14 +620,14 @@ mod tests {
             let mut tree = Tree::parse("[select]\nkind = \"a\"\nchance = 0.5", "a.toml").unwrap();
             tree.set_all_from_flags(&flags.map(str::to_owned)).unwrap();
             assert_eq!(tree.text("select.kind"), Some("b"));
-            assert!(tree.has("select.cohort") && !tree.has("select.chance"), "{flags:?}");
+            assert!(tree.has("select.cohort") && !tree.has("select.probability"), "{flags:?}");
         }
     }
 
     #[test]
     fn what_is_missing_is_reported_with_the_flag_that_named_the_kind() {
         let mut tree = Tree::parse("[run]\nseed = 1\n[select]\ncohort = 3\nkind = \"a\"", "a.toml").unwrap();
-        tree.set_all_from_flags(&["select.chance=0.25".to_owned(), "select.kind=b".to_owned()]).unwrap();
+        tree.set_all_from_flags(&["select.probability=0.25".to_owned(), "select.kind=b".to_owned()]).unwrap();
         assert_eq!(
             tree.table("select", BuildContext::default()).error("cohort", "missing").to_string(),
             "--set select.kind=b: select.cohort: missing"
@@ -645,10 +666,10 @@ mod tests {
     fn another_kind_replaces_the_table_below() {
         let mut tree = Tree::from_recipe("r", "[select]\nkind = \"a\"\ncohort = 3");
         tree.overlay(Tree::parse("[select]\nkind = \"b\"\nchance = 0.1", "a.toml").unwrap());
-        assert!(!tree.has("select.cohort") && tree.has("select.chance"));
+        assert!(!tree.has("select.cohort") && tree.has("select.probability"));
         let mut tree = Tree::from_recipe("r", "[select]\nkind = \"a\"\ncohort = 3");
         tree.overlay(Tree::parse("[select]\nchance = 0.1", "a.toml").unwrap());
-        assert!(tree.has("select.cohort") && tree.has("select.chance"));
+        assert!(tree.has("select.cohort") && tree.has("select.probability"));
     }
 
     #[test]
@@ -656,7 +677,7 @@ mod tests {
         let tree = Tree::parse("[select]\nkind = \"uniform\"\ncohort = 3", "a.toml").unwrap();
         tree.table("select", BuildContext::default()).parse::<Uniform>().unwrap();
         let text = tree.resolved();
-        assert!(text.contains("chance = 0.5") && text.contains("kind = \"uniform\""), "{text}");
+        assert!(text.contains("probability = 0.5") && text.contains("kind = \"uniform\""), "{text}");
         let again = Tree::parse(&text, "b.toml").unwrap();
         again.table("select", BuildContext::default()).parse::<Uniform>().unwrap();
         assert_eq!(again.resolved(), text);

@@ -17,7 +17,7 @@ struct CountingRule;
 
 impl LocalRule for CountingRule {
     fn plan(&self, _tick: u32) -> (f32, Work) {
-        (0.1, Work { amount: Amount::Steps(NonZeroU32::new(10).unwrap()), batch: None })
+        (0.1, Work { amount: Amount::Steps(NonZeroU32::new(10).unwrap()), batch_size: None })
     }
     fn run(&self, _job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
         let n_trained = memory.side_vectors.get("count").map_or(0.0, |count| count[0]);
@@ -157,7 +157,8 @@ fn parts_of_the_work_may_be_taken_of_steps() {
     let steps = |of: &str| {
         let world = format!("[world.work]\nkind = \"flex\"\ntraces = [\"T50\"]\n{of}");
         let mut trial = build_fleet_of("\nsamples = [10, 10, 10]", &world).unwrap();
-        let plan = Work { amount: Amount::Epochs(NonZeroU32::new(2).unwrap()), batch: NonZeroU32::new(1) };
+        let plan =
+            Work { amount: Amount::Epochs(NonZeroU32::new(2).unwrap()), batch_size: NonZeroU32::new(1) };
         let mut found = Vec::new();
         for number in 0..40 {
             trial.fleet.roll_call(number, &mut trial.census).unwrap();
@@ -777,8 +778,8 @@ fn true_probabilities_are_known_where_they_are_constant() {
         World::build(&tree.table("world", context), task.as_ref()).unwrap().oracle_probabilities(10).len()
     };
     let (beta, coin) = (
-        "availability = { kind = \"index\", law = \"beta\", share = 0.3 }",
-        "availability = { kind = \"bernoulli\", chance = 0.5 }",
+        "availability = { kind = \"index\", distribution = \"beta\", share = 0.3 }",
+        "availability = { kind = \"bernoulli\", probability = 0.5 }",
     );
     let comes = "arrivals = [{ round = 3, clients = [2] }]";
     let churn = "churn = { from_start = 0.5, arrivals = 0.5, lifetime = 100.0 }";

@@ -75,7 +75,7 @@ impl<'t> MiniBatchTrainer<'t> {
         let n_samples = u32::try_from(indices.len()).expect("fewer than 2^32 samples");
         let start = job.global.model.as_slice();
         let batch_size =
-            job.work.batch.map_or(indices.len(), |batch| (batch.get() as usize).min(indices.len()));
+            job.work.batch_size.map_or(indices.len(), |batch| (batch.get() as usize).min(indices.len()));
         let mut workspace = pool.take(net, batch_size.max(1));
         workspace.load(net, start);
         MiniBatchTrainer {

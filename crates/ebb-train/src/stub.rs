@@ -172,7 +172,7 @@ mod tests {
     fn steps_are_counted_up_to_the_limit_and_move_nothing() {
         let stub = StubTask::new(3);
         let two = NonZeroU32::new(2).unwrap();
-        let work = Work { amount: Amount::Steps(NonZeroU32::new(5).unwrap()), batch: None };
+        let work = Work { amount: Amount::Steps(NonZeroU32::new(5).unwrap()), batch_size: None };
         let job = Job { round: 0, global: Arc::new(Parcel::of(stub.initial())), learning_rate: 0.1, work };
         let mut client = stub.begin(ClientId::new(1), &job, 1, two);
         assert_eq!((client.steps_requested(), client.steps(5, &StepRule::default())), (5, 2));
@@ -189,7 +189,8 @@ mod tests {
         assert_eq!((stub.layout().len(), stub.n_classes()), (3, Some(10)));
         let counts = stub.class_counts(ClientId::new(11)).unwrap();
         assert_eq!((counts[1], counts.iter().sum::<u32>()), (10, stub.samples(ClientId::new(11))));
-        let work = Work { amount: Amount::Epochs(NonZeroU32::new(1).unwrap()), batch: NonZeroU32::new(5) };
+        let work =
+            Work { amount: Amount::Epochs(NonZeroU32::new(1).unwrap()), batch_size: NonZeroU32::new(5) };
         let job = Job { round: 0, global: Arc::new(Parcel::of(stub.initial())), learning_rate: 0.1, work };
         let mut client = stub.begin(ClientId::new(1), &job, 1, NonZeroU32::new(9).unwrap());
         assert_eq!((client.steps_requested(), client.steps(2, &StepRule::default())), (2, 2));

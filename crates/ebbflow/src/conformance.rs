@@ -28,7 +28,7 @@ const SCENARIOS: &[(&str, &str)] = &[
     ("everybody leaves", "departures = [{ round = 3, clients = [0, 1, 2, 3, 4] }]"),
     (
         "a coin for everybody",
-        "availability = { kind = \"bernoulli\", chance = 0.5 }\nspeed_spread = 1.0\ndeadline_s = 1.3",
+        "availability = { kind = \"bernoulli\", probability = 0.5 }\nspeed_spread = 1.0\ndeadline_s = 1.3",
     ),
 ];
 
@@ -49,12 +49,12 @@ speed_spread = 1.0
 after_deadline = "late"
 when_waited_for = "next-up"
 patience_s = 1.5
-availability = { kind = "bernoulli", chance = 0.7 }
+availability = { kind = "bernoulli", probability = 0.7 }
 "#;
 const CHURN: &str = r#"
 arrivals = [{ round = 2, clients = [3, 4] }, { round = 6, clients = [0] }]
 departures = [{ round = 3, clients = [0] }, { round = 5, clients = [4] }]
-availability = { kind = "bernoulli", chance = 0.7 }
+availability = { kind = "bernoulli", probability = 0.7 }
 "#;
 
 /// Tries every recipe and every method of the registry; returns the promises that were broken, in words.
@@ -174,7 +174,7 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
         ("fedvarp, on a shelf", with_spill_store("fedvarp", "f32")),
         (
             "fedstale, on a shelf in half the space",
-            with_spill_store("fedstale", "f16") + "chances = \"intervals\"\n",
+            with_spill_store("fedstale", "f16") + "probabilities = \"intervals\"\n",
         ),
         ("mimic, on a shelf in half the space", with_spill_store("mimic", "f16")),
         ("afl-cs, on a shelf", with_spill_store("afl-cs", "f32") + "[substitute]\nkind = \"late\"\n"),
@@ -301,7 +301,7 @@ impl Trial<'_> {
             if tree.has("select.adaptive") && !labelled {
                 // Nobody is right or wrong about a parabola.
                 tree.remove("select.adaptive");
-                tree.set_value("select.chance", 0.5, place());
+                tree.set_value("select.probability", 0.5, place());
             }
             if tree.has("select.among_share") {
                 tree.set_value("select.among_share", if self.everybody { 1.0 } else { 0.7 }, place());

@@ -105,7 +105,7 @@ fn a_table_is_dealt_out() {
     assert_eq!(one_label[0]["whole"], serde_json::json!([0, 1, 2, 3]), "{}", one_label[0]);
     assert_ne!(one_label[1], rows[1]);
 
-    let values = data.replace("label = \"class\"", "values = [\"size\"]\nleave_out = [\"class\"]");
+    let values = data.replace("label = \"class\"", "targets = [\"size\"]\nleave_out = [\"class\"]");
     let model = "[model]\nloss = \"squared-error\"";
     let rows = run(&[("t.csv", table.as_bytes())], &values, model).unwrap();
     assert!(rows[1]["loss"].is_number() && rows[1]["accuracy"].is_null(), "{}", rows[1]);

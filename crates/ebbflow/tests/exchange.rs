@@ -189,7 +189,7 @@ classes = 5
 kind = "layers"
 layers = [{ kind = "dense", units = 9 }, { kind = "relu" }]
 [local]
-rate = 1e-30
+learning_rate = 1e-30
 steps = 1
 "#;
     let config = write(place.path(), "a.toml", text);

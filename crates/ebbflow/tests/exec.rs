@@ -137,7 +137,7 @@ fn missing_features_of_a_worker_are_reported_before_the_first_job() {
     let one = "\n[select]\ncohort = 1";
     check("scaffold", &format!("option = \"I\"{one}"), "\"push\"", "gradient");
     check("scaffold", &format!("option = \"I\"{one}"), "", "push, gradient");
-    check("fedprox", &format!("mu = 0.5\noptimiser = \"adam\"{one}"), "\"pull\"", "adam");
+    check("fedprox", &format!("proximal_mu = 0.5\noptimiser = \"adam\"{one}"), "\"pull\"", "adam");
     check("pow-d", &format!("{one}\ncandidates = 2"), "\"push\"", "loss");
 
     // Over a network the client says it, and ends.

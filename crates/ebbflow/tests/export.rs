@@ -109,7 +109,7 @@ fn plain(markdown: &str) -> Vec<String> {
 /// Two methods, one of a name that needs care, at two chances, with two seeds each.
 fn grid(place: &Path, at_most: &str) -> PathBuf {
     let text = SMALL.replace("recipe = \"dropout\"", "").replace("rounds = 30", "rounds = 4");
-    let grid = "[grid]\nseeds = [3, 4]\nrecipes = [\"full\"]\nvary = { \"world.availability.chance\" = [0.4, 0.8] }\n\
+    let grid = "[grid]\nseeds = [3, 4]\nrecipes = [\"full\"]\nvary = { \"world.availability.probability\" = [0.4, 0.8] }\n\
                 [[grid.method]]\nname = \"few_&_50 %\"\nrecipe = \"fedavg\"\nselect = { cohort = 2 }\n";
     let config = write(place, "g.toml", &format!("{text}{grid}"));
     let out = place.join(format!("grid-{at_most}"));
@@ -132,7 +132,7 @@ fn a_grid_is_exported_as_it_is_shown() {
     for rule in ["\\begin{tabular}{lrrrrrr}", "\\toprule", "\\midrule", "\\bottomrule", "\\end{tabular}"] {
         assert_eq!(count(rule), 2, "{rule}: {latex}");
     }
-    assert_eq!(count("\\textbf{world.availability.chance = 0.4}"), 1);
+    assert_eq!(count("\\textbf{world.availability.probability = 0.4}"), 1);
     assert_eq!((count("few\\_\\&\\_50 \\% & 2 & "), count("minus full, $\\pm$ 95 \\%")), (2, 2));
     assert!(!latex.contains('±'), "{latex}");
     for row in latex.lines().filter(|line| line.ends_with("\\\\")) {

@@ -103,7 +103,7 @@ fn a_period_that_ends_without_updates_is_amplified_all_the_same() {
     for recipe in ["amplified-fedavg", "amplified-scaffold"] {
         let text = format!(
             "recipe = \"{recipe}\"\nserver.every = 2\nserver.factor = 1.5\nselect.kind = \"everyone\"\n\
-             local.rate = 0.1\nlocal.steps = 2\n[run]\nrounds = 2\n\
+             local.learning_rate = 0.1\nlocal.steps = 2\n[run]\nrounds = 2\n\
              [data]\nkind = \"quadratic\"\ncentres = [[0.0], [3.0], [6.0]]\nstart = [10.0]\n\
              [world]\nscript = [[0, 1, 2], []]\n"
         );
@@ -200,7 +200,8 @@ fn focus_with_one_step_is_mifa_at_a_multiple_of_the_learning_rate() {
 
 #[test]
 fn fast_is_uniform_with_snapshots_only_and_the_other_without() {
-    let up = "[world]\navailability = { kind = \"bernoulli\", chance = 0.6 }\nwhen_waited_for = \"never\"\n";
+    let up =
+        "[world]\navailability = { kind = \"bernoulli\", probability = 0.6 }\nwhen_waited_for = \"never\"\n";
     let all = format!(
         "[run]\nrounds = 40\n[data]\nkind = \"quadratic\"\nclients = 12\ndimension = 1\nspread = 3.0\nnoise = 0.1\n{up}{LOCAL}"
     );
@@ -222,21 +223,21 @@ fn fast_is_uniform_with_snapshots_only_and_the_other_without() {
 /// With a snapshot of everybody in each round FAST is the recipe that it goes around.
 #[test]
 fn fast_leaves_the_local_rule_as_it_is() {
-    let all = "local.rate = 0.1\nlocal.steps = 3\n[run]\nrounds = 6\n\
+    let all = "local.learning_rate = 0.1\nlocal.steps = 3\n[run]\nrounds = 6\n\
                [data]\nkind = \"quadratic\"\nclients = 5\ndimension = 1\nspread = 3.0\n";
     let play = |text: &str| models(&format!("{text}{all}"));
     let fast = |name: &str, local: &str| {
         play(&format!("recipe = \"{name}\"\nselect.cohort = 5\nselect.chance = 1.0\n{local}"))
     };
     for (name, plain, local) in [
-        ("fast-prox", "fedprox", "local.mu = 2.0\n"),
+        ("fast-prox", "fedprox", "local.proximal_mu = 2.0\n"),
         ("fast-scaffold", "scaffold", ""),
         ("fast", "fedavg", ""),
     ] {
         let plain = play(&format!("recipe = \"{plain}\"\nselect.cohort = 5\n{local}"));
         assert_eq!(fast(name, local), plain, "{name}");
     }
-    assert!(fast("fast-prox", "local.mu = 2.0\n") != fast("fast", ""));
+    assert!(fast("fast-prox", "local.proximal_mu = 2.0\n") != fast("fast", ""));
 }
 
 /// FAST beside every other role's methods: in no round is anything lost, and half of the rounds are snapshots.
@@ -244,7 +245,7 @@ fn fast_leaves_the_local_rule_as_it_is() {
 fn fast_goes_with_all_other_methods() {
     let fast = "recipe = \"fast\"\n[run]\nrounds = 30\n\
                 [data]\nkind = \"quadratic\"\nclients = 12\ndimension = 2\nspread = 3.0\nclusters = 3\n\
-                [world]\navailability = { kind = \"bernoulli\", chance = 0.4 }\n\
+                [world]\navailability = { kind = \"bernoulli\", probability = 0.4 }\n\
                 [local]\nrate = 0.1\nsteps = 2\n[select]\ncohort = 5\nchance = 0.5\n";
     let registry = Registry::standard();
     let mut settings = vec![
@@ -252,7 +253,7 @@ fn fast_goes_with_all_other_methods() {
         ("fast-scaffold".to_owned(), "recipe = \"fast-scaffold\"".to_owned()),
         ("e3cs".to_owned(), "select.around = { kind = \"e3cs\", cohort = 4 }".to_owned()),
         ("pow-d".to_owned(), "select.around = { kind = \"pow-d\", cohort = 4, candidates = 6 }".to_owned()),
-        ("fast".to_owned(), "select.around = { kind = \"fast\", cohort = 2, chance = 0.5 }".to_owned()),
+        ("fast".to_owned(), "select.around = { kind = \"fast\", cohort = 2, probability = 0.5 }".to_owned()),
         ("over".to_owned(), "select.over = 1.3".to_owned()),
     ];
     let mut n_methods = 0;
@@ -298,9 +299,9 @@ layers = [{ kind = "dense", units = 8 }, { kind = "batch-norm" }, { kind = "relu
 [world]
 script = SCRIPT
 [local]
-rate = 0.05
+learning_rate = 0.05
 steps = 5
-batch = 10
+batch_size = 10
 "#;
 
 /// Variances that are remembered, divided by chances or lengthened as if they were directions fall below zero.

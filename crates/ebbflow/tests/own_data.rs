@@ -96,7 +96,7 @@ fn a_server_without_rows_leaves_training_and_evaluation_to_its_clients() {
     let settings = "recipe = \"dropout\"\n[run]\nrounds = 2\n[local]\nrate = 0.05\nsteps = 2\nbatch = 4\n\
         [data]\nkind = \"table\"\nlabel = \"kind\"\ncategorical = [\"colour\"]\nclients = 2\n\
         [data.encoding]\nclasses = [\"a\", \"b\", \"c\"]\n\
-        columns = [{ name = \"colour\", categories = [\"blue\", \"red\"] }, { name = \"size\", mean = 10.0, deviation = 5.0 }]\n\
+        columns = [{ name = \"colour\", categories = [\"blue\", \"red\"] }, { name = \"size\", mean = 10.0, std = 5.0 }]\n\
         [data.split]\nkind = \"iid\"\nheld_out = 0.25\n\
         [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 2\njudged_by = \"clients\"\n";
     std::fs::write(&file, settings).unwrap();

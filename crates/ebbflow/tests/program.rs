@@ -20,7 +20,7 @@ fn threads_do_not_change_a_byte() {
 #[test]
 fn a_run_is_repeated_from_its_record_alone() {
     let place = tempfile::tempdir().unwrap();
-    let first = record(place.path(), "first", SMALL, &["--set", "local.rate=0.07", "--seed", "5"]);
+    let first = record(place.path(), "first", SMALL, &["--set", "local.learning_rate=0.07", "--seed", "5"]);
     std::fs::remove_file(place.path().join("first.toml")).unwrap();
     let again = place.path().join("again");
     succeed(&["run", first.to_str().unwrap(), "--quiet", "--out", again.to_str().unwrap()]);
@@ -114,7 +114,7 @@ recipe = "fedavg"
 select = { cohort = 2 }
 
 [grid.vary]
-"world.availability.chance" = [0.4, 0.8]
+"world.availability.probability" = [0.4, 0.8]
 "#;
 
 #[test]
@@ -128,7 +128,7 @@ fn a_grid_runs_in_parts_and_ends_with_the_same_table() {
     let csv = |folder: &str| std::fs::read_to_string(Path::new(folder).join("results.csv")).unwrap();
     assert_eq!(csv(&whole).lines().count(), 1 + 2 * 3 * 2);
     assert!(
-        table.contains("world.availability.chance = 0.4") && table.contains("minus full, ± 95 %"),
+        table.contains("world.availability.probability = 0.4") && table.contains("minus full, ± 95 %"),
         "{table}"
     );
 
@@ -144,7 +144,7 @@ fn a_grid_runs_in_parts_and_ends_with_the_same_table() {
         7,
         "five were not run again"
     );
-    assert_eq!(succeed(&["show", &whole]).lines().next(), Some("world.availability.chance = 0.4"));
+    assert_eq!(succeed(&["show", &whole]).lines().next(), Some("world.availability.probability = 0.4"));
 
     // A subset adds to the table and takes nothing away.
     succeed(&["compare", &config, "--quiet", "--set", "grid.seeds=[5]", "--out", &in_parts]);
@@ -152,8 +152,11 @@ fn a_grid_runs_in_parts_and_ends_with_the_same_table() {
     succeed(&["compare", &config, "--quiet", "--out", &in_parts]);
 
     // Other settings make other cells: nothing stale is taken over.
-    let changed =
-        write(place.path(), "g.toml", &format!("{text}{GRID}").replace("rate = 0.05", "rate = 0.04"));
+    let changed = write(
+        place.path(),
+        "g.toml",
+        &format!("{text}{GRID}").replace("learning_rate = 0.05", "learning_rate = 0.04"),
+    );
     succeed(&["compare", &changed, "--quiet", "--out", &in_parts]);
     assert_eq!(csv(&in_parts).lines().count(), 13, "rows made from other settings are gone");
     assert_ne!(csv(&in_parts), csv(&whole));
@@ -294,7 +297,7 @@ centres = [[0.0], [0.0], [8.0], [1.0]]
 arrivals = [{ round = 4, clients = [3] }]
 departures = [{ round = 2, clients = [2] }]
 [local]
-rate = 0.1
+learning_rate = 0.1
 steps = 5
 [evaluate.oracle_sets]
 objective = "objective"

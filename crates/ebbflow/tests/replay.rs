@@ -25,9 +25,9 @@ samples_max = 60
 cohort = 5
 
 [local]
-rate = 0.05
+learning_rate = 0.05
 epochs = 1
-batch = 10
+batch_size = 10
 
 [world]
 deadline_s = 3.0
@@ -40,7 +40,7 @@ departures = [{ round = 9, clients = [0] }]
 
 [world.availability]
 kind = "bernoulli"
-chance = 0.7
+probability = 0.7
 
 [world.work]
 kind = "failure"
@@ -188,8 +188,11 @@ fn imputed_outcomes_are_counted_and_reported() {
 fn a_replay_repeats_from_its_own_record_alone() {
     let place = tempfile::tempdir().unwrap();
     let recorded = record(place.path(), "recorded", RECORDED, &[]);
-    let replay =
-        replayed(&recorded, "replay", &["--recipe", "e3cs", "--seed", "9", "--set", "local.rate=0.1"]);
+    let replay = replayed(
+        &recorded,
+        "replay",
+        &["--recipe", "e3cs", "--seed", "9", "--set", "local.learning_rate=0.1"],
+    );
     std::fs::remove_dir_all(&recorded).unwrap();
     let moved = place.path().join("elsewhere");
     std::fs::rename(&replay, &moved).unwrap();

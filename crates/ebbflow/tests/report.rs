@@ -21,12 +21,12 @@ deadline_s = 60.0
 
 [world.availability]
 kind = "bernoulli"
-chance = 0.6
+probability = 0.6
 
 [local]
-rate = 0.05
+learning_rate = 0.05
 epochs = 1
-batch = 10
+batch_size = 10
 
 [evaluate]
 every = 2
@@ -157,7 +157,15 @@ fn runs_given_one_by_one_are_compared_where_their_worlds_are_the_same() {
     // A run counts once, and other settings are another method, whatever the recipe.
     let other = place.path().join("other").display().to_string();
     let file = shipped("experiments/by-hand/dropout.toml");
-    succeed(&["run", "--quiet", file.to_str().unwrap(), "--set", "local.rate=0.05", "--out", &other]);
+    succeed(&[
+        "run",
+        "--quiet",
+        file.to_str().unwrap(),
+        "--set",
+        "local.learning_rate=0.05",
+        "--out",
+        &other,
+    ]);
     let three = page(&[&dropout, &other, &dropout]);
     assert!(three.contains("2 runs of 2 methods, 1 seed"), "{three}");
     assert!(three.contains(&format!("dropout, as in {other}")));

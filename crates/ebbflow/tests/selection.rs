@@ -74,7 +74,7 @@ fn a_client_that_is_always_up_always_responds() {
     }
 }
 
-const COIN: &str = "[world.availability]\nkind = \"bernoulli\"\nclasses = [{ clients = 6, chance = 0.25 }, { clients = 4, chance = 0.75 }]\n\
+const COIN: &str = "[world.availability]\nkind = \"bernoulli\"\nclasses = [{ clients = 6, probability = 0.25 }, { clients = 4, probability = 0.75 }]\n\
                     [select]\nkind = \"uniform\"\ncohort = 5\namong = \"enrolled\"\n";
 
 /// What a run's rounds come to, counted anew: asked, answered, selections, regret.

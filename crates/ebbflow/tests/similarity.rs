@@ -35,7 +35,7 @@ evenly_over = "counts"
 full_first_round = true
 
 [local]
-rate = 0.05
+learning_rate = 0.05
 steps = 2
 
 [evaluate]

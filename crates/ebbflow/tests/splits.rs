@@ -104,7 +104,7 @@ fn hold_outs_are_the_clients_own_test_data_and_can_be_pooled() {
     let own = record(data.path(), "own", &text, &["--quiet"]).0;
     assert!(last_row(&own)["oracle_client_mean"].is_number());
     assert_eq!(n_evaluated(&own), 50);
-    let pooled = record(data.path(), "pooled", &text, &["--quiet", "--set", "data.judge_on=held-out"]).0;
+    let pooled = record(data.path(), "pooled", &text, &["--quiet", "--set", "data.test_on=held-out"]).0;
     // A tenth of the 60 samples of each of 10 clients.
     assert_eq!(n_evaluated(&pooled), 60);
     let key = "oracle_client_mean";
@@ -130,7 +130,7 @@ fn test_samples_are_drawn_and_are_not_needed_when_hold_outs_are_evaluated() {
     for part in ["images-idx3", "labels-idx1"] {
         std::fs::remove_file(data.path().join(format!("mnist/t10k-{part}-ubyte"))).unwrap();
     }
-    let text = format!("{RUN}judge_on = \"held-out\"\n[data.split]\nkind = \"primary-label\"\nprimary = 0.5");
+    let text = format!("{RUN}test_on = \"held-out\"\n[data.split]\nkind = \"primary-label\"\nprimary = 0.5");
     let pooled = record(data.path(), "pooled", &text, &["--quiet"]).0;
     assert_eq!(n_evaluated(&pooled), 60);
     let (_, message) = self::run_on_images(data.path(), &["run", &write(data.path(), "none.toml", RUN)]);
@@ -185,18 +185,18 @@ fn what_cannot_be_split_is_refused_before_anything_is_written() {
     check(
         &["data.splits.kind=iid"],
         "--set data.splits.kind=iid: data.splits: unknown key; did you mean \"split\"? keys of kind \"mnist\": clients, \
-         samples, test_samples, judge_on, seed, split, sizes",
+         samples, test_samples, test_on, seed, split, sizes",
     );
     check(&["data.split=iid"], "--set data.split=iid: expected a table; write [data.split]");
     check(
-        &["data.judge_on=held-out"],
-        "--set data.judge_on=held-out: nobody holds anything out; \
+        &["data.test_on=held-out"],
+        "--set data.test_on=held-out: nobody holds anything out; \
          set data.split.held_out",
     );
     check(
-        &["data.judge_on=held-out", "data.test_samples=5"],
+        &["data.test_on=held-out", "data.test_samples=5"],
         "--set data.test_samples=5: models are judged on what clients hold out; \
-         leave out this or judge_on",
+         leave out this or test_on",
     );
     check(
         &["data.split.kind=dirichlet-per-class", "data.split.alpha=0"],

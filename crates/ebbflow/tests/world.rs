@@ -441,7 +441,7 @@ fn phones_of_flash_drive_a_run() {
     let place = tempfile::tempdir().unwrap();
     let text = format!(
         "recipe = \"dropout\"\n[run]\nrounds = 40\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\nepochs = 1\n\
-         batch = 5\n[world]\ndeadline_s = 600.0\n[world.availability]\nkind = \"trace\"\n\
+         batch_size = 5\n[world]\ndeadline_s = 600.0\n[world.availability]\nkind = \"trace\"\n\
          file = \"traces/flash-ready-1000.csv.gz\"\nround_s = 3600.0\n[world.link]\nkind = \"flash\""
     );
     let config = write(place.path(), "a.toml", &text);
@@ -461,7 +461,7 @@ fn accuracy_is_plotted_against_rounds_hours_and_bytes() {
     let place = tempfile::tempdir().unwrap();
     let text = format!(
         "recipe = \"dropout\"\n[run]\nrounds = 5\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\nepochs = 1\n\
-         batch = 5\n[world]\ndeadline_s = 3600.0\n[world.work]\nkind = \"failure\"\nsuccess = 0.5"
+         batch_size = 5\n[world]\ndeadline_s = 3600.0\n[world.work]\nkind = \"failure\"\nsuccess = 0.5"
     );
     let out = place.path().join("run");
     let out = out.to_str().unwrap();

@@ -47,7 +47,7 @@ fn misspelt_key() {
         &["local.epoch=3"],
         "--set local.epoch=3: unknown key; did you mean \"epochs\"? keys of kind \"sgd\": rate, schedule, \
          step_every, step_factor, slowness, steps, epochs, batch, momentum, nesterov, optimiser, beta1, beta2, epsilon, \
-         weight_decay, clip_norm",
+         weight_decay, max_grad_norm",
     );
     refused(
         &SMALL.replace("clients = 12", "client = 12"),
@@ -101,7 +101,10 @@ fn an_oracle_of_unknown_probabilities() {
         &["recipe=fedcs-oracle", "select.cohort=4"],
         "recipe \"fedcs-oracle\": select.kind = \"fedcs-oracle\"",
     );
-    check(&["recipe=ipw", "select.cohort=4", "aggregate.chances=oracle"], "--set aggregate.chances=oracle");
+    check(
+        &["recipe=ipw", "select.cohort=4", "aggregate.probabilities=oracle"],
+        "--set aggregate.probabilities=oracle",
+    );
 }
 
 #[test]
@@ -132,8 +135,8 @@ fn methods_that_would_count_somebody_twice() {
     );
     refused(
         &SMALL.replace("momentum = 0.5\n", "").replace("kind = \"sgd\"\n", ""),
-        &["recipe=focus", "local.clip_norm=1.0"],
-        "--set local.clip_norm=1.0: gradients are read off the distance moved, which clipping \
+        &["recipe=focus", "local.max_grad_norm=1.0"],
+        "--set local.max_grad_norm=1.0: gradients are read off the distance moved, which clipping \
          shortens; leave it out",
     );
 }
@@ -142,7 +145,7 @@ fn methods_that_would_count_somebody_twice() {
 fn snapshots_requested_in_two_ways() {
     refused(
         SMALL,
-        &["recipe=fast", "select.cohort=4", "select.chance=0.5", "select.every=3"],
+        &["recipe=fast", "select.cohort=4", "select.probability=0.5", "select.every=3"],
         "--set select.every=3: give this or chance, not both",
     );
     refused(
@@ -157,9 +160,9 @@ fn snapshots_requested_in_two_ways() {
 #[test]
 fn probability_above_one() {
     refused(
-        &SMALL.replace("chance = 0.6", "chance = 1.2"),
+        &SMALL.replace("probability = 0.6", "probability = 1.2"),
         &[],
-        "DIR/a.toml:22:1: world.availability.chance = 1.2: 1.2 is out of range; give a chance from 0 to 1",
+        "DIR/a.toml:22:1: world.availability.probability = 1.2: 1.2 is out of range; give a chance from 0 to 1",
     );
 }
 
@@ -167,10 +170,14 @@ fn probability_above_one() {
 fn negative_learning_rate() {
     refused(
         SMALL,
-        &["local.rate=-0.1"],
-        "--set local.rate=-0.1: -0.1 is out of range; give a number above 0",
+        &["local.learning_rate=-0.1"],
+        "--set local.learning_rate=-0.1: -0.1 is out of range; give a number above 0",
     );
-    refused(SMALL, &["server.rate=-1"], "--set server.rate=-1: -1 is out of range; give a number above 0");
+    refused(
+        SMALL,
+        &["server.learning_rate=-1"],
+        "--set server.learning_rate=-1: -1 is out of range; give a number above 0",
+    );
 }
 
 #[test]
@@ -243,7 +250,7 @@ fn values_of_the_wrong_kind() {
         "recipe = \"fast\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n[local]\nrate = 0.1\nsteps = 1\n",
         &["select.cohort=1"],
         "recipe \"fast\": select.kind = \"fast\": it follows the clients' training accuracy, and this data has no labels, so no round \
-         would ever be a snapshot; give chance = Q or every = N",
+         would ever be a snapshot; give probability = Q or every = N",
     );
     refused(
         SMALL,
@@ -253,9 +260,15 @@ fn values_of_the_wrong_kind() {
     );
     refused(
         SMALL,
-        &["clip.norm=1", "local.kind=scaffold", "local.rate=0.1", "local.steps=1", "server.kind=scaffold"],
+        &[
+            "clip.norm=1",
+            "local.kind=scaffold",
+            "local.learning_rate=0.1",
+            "local.steps=1",
+            "server.kind=scaffold",
+        ],
         "--set clip.norm=1: clients send more than weights (running statistics, or what they remember), which would stay \
-         without a bound; write times = N, or beside = LENGTH too",
+         without a bound; write times = N, or side_vectors = LENGTH too",
     );
     refused(SMALL, &["clip.norm=0"], "--set clip.norm=0: 0 is out of range; give a number above 0");
     refused(
@@ -266,8 +279,8 @@ fn values_of_the_wrong_kind() {
     );
     refused(
         SMALL,
-        &["local.rate=0.1\nfoo = 3"],
-        "--set local.rate=0.1\nfoo = 3: the value is not valid TOML; quote text as 'path.key=\"text\"'",
+        &["local.learning_rate=0.1\nfoo = 3"],
+        "--set local.learning_rate=0.1\nfoo = 3: the value is not valid TOML; quote text as 'path.key=\"text\"'",
     );
 }
 
@@ -331,7 +344,11 @@ fn layers_that_do_not_fit() {
     let unknown =
         "a.toml:35:13: model.layers[0].kind = \"dens\": there is no such layer; did you mean \"dense\"?";
     assert!(error.contains(unknown) && error.contains("known: conv, "), "{error}");
-    refused(SMALL, &["local.batch=0"], "--set local.batch=0: expected a whole number from 1 to 4294967295");
+    refused(
+        SMALL,
+        &["local.batch_size=0"],
+        "--set local.batch_size=0: expected a whole number from 1 to 4294967295",
+    );
     refused(
         SMALL,
         &["model.outputs=9"],
@@ -370,8 +387,8 @@ fn labels_beyond_the_classes() {
 fn unknown_settings() {
     refused(
         SMALL,
-        &["local.rate"],
-        "--set local.rate: write it as path.key=value, for example --set local.rate=0.1",
+        &["local.learning_rate"],
+        "--set local.learning_rate: write it as path.key=value, for example --set local.learning_rate=0.1",
     );
     refused(SMALL, &["local=3"], "--set local=3: expected a table; write [local]");
 }
@@ -513,7 +530,8 @@ fn a_client_that_diverges_is_named_and_counts_as_silent() {
         assert_eq!((&row["round"], &row["refused"]), (&round.into(), &serde_json::json!([1])));
         assert_eq!(row["refused_why"], serde_json::json!(["diverged"]));
     }
-    let advice = "2 answers, the first of client 1 in round 0: lower local.rate, or set local.clip_norm";
+    let advice =
+        "2 answers, the first of client 1 in round 0: lower local.learning_rate, or set local.max_grad_norm";
     assert!(text.contains(&format!("diverged      {advice}")), "{text}");
     let shown = succeed(&["show", out.to_str().unwrap()]);
     assert!(shown.contains("refused answers: 2 diverged (the first of client 1 in round 0)"), "{shown}");
@@ -526,7 +544,7 @@ fn a_network_that_diverges_everywhere_leaves_the_model_as_it_was() {
         let config = write(place.path(), "a.toml", SMALL);
         let out = place.path().join(model);
         let kind = format!("model.kind={model}");
-        let words = ["--set", "local.rate=1e38", "--set", "run.rounds=4", "--set", &kind];
+        let words = ["--set", "local.learning_rate=1e38", "--set", "run.rounds=4", "--set", &kind];
         let run = ["run", &config, "--json", "--out", out.to_str().unwrap()];
         let output = succeed(&[&run[..], &words[..]].concat());
         let lines: Vec<serde_json::Value> =
@@ -771,7 +789,7 @@ fn a_grid_is_refused_before_its_first_run_where_a_column_or_a_cohort_is_wrong() 
         assert!(!Path::new(&out).exists());
         String::from_utf8(output.stderr).unwrap()
     };
-    let error = refused("grid.also=[\"accurcy@1\"]");
+    let error = refused("grid.extra_columns=[\"accurcy@1\"]");
     assert!(
         error.contains("rounds.csv has no such column; did you mean \"accuracy\"? known: round, "),
         "{error}"

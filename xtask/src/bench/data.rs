@@ -86,7 +86,7 @@ fn batches(
     let held = Partition { samples: Arc::clone(samples), by_client: vec![order.clone()] };
     let test = Partition { samples: Arc::clone(samples), by_client: Vec::new() };
     let task = LabelledTask::new(net, 1, held, test, None);
-    let work = Work { amount: Amount::Epochs(NonZeroU32::MIN), batch: NonZeroU32::new(BATCH) };
+    let work = Work { amount: Amount::Epochs(NonZeroU32::MIN), batch_size: NonZeroU32::new(BATCH) };
     let job = Job { round: 0, global: Arc::new(Parcel::of(task.initial())), learning_rate: 0.001, work };
     let mut inputs = vec![0.0; BATCH as usize * samples.width()];
     let mut turns = Vec::new();

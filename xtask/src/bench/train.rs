@@ -354,7 +354,7 @@ impl Workload {
         }
         let rule = PlainSgd { learning_rate: self.learning_rate, momentum: self.momentum };
         let some = |count: u32| NonZeroU32::new(count).expect("workloads have no zeros");
-        let work = Work { amount: Amount::Epochs(some(self.epochs)), batch: Some(some(self.batch)) };
+        let work = Work { amount: Amount::Epochs(some(self.epochs)), batch_size: Some(some(self.batch)) };
         let mut model = task.initial();
         let backend = Threads::new(threads);
         let mut number = 0_u32;

@@ -11,8 +11,8 @@ use crate::workspace;
 use ebb_papers::study::{RowFilter, Study, Verdict, difference, mean_cell, points_difference};
 
 const END_COLUMN: &str = "accuracy@260-300";
-const LEARNING_RATE_KEY: &str = "local.rate";
-const SERVER_LEARNING_RATE_KEY: &str = "server.rate";
+const LEARNING_RATE_KEY: &str = "local.learning_rate";
+const SERVER_LEARNING_RATE_KEY: &str = "server.learning_rate";
 const SERVER_LEARNING_RATES: [&str; 2] = ["1.0", "5.0"];
 
 /// What is trained.
@@ -77,7 +77,7 @@ const WORLDS: [(&str, &str, &str); 4] = [
         "four classes of 25 clients, there with chance .03, .08, .15 and .34 in every round",
         "[world.availability]
 kind = \"bernoulli\"
-classes = [{ clients = 25, chance = 0.03 }, { clients = 25, chance = 0.08 }, { clients = 25, chance = 0.15 }, { clients = 25, chance = 0.34 }]
+classes = [{ clients = 25, probability = 0.03 }, { clients = 25, probability = 0.08 }, { clients = 25, probability = 0.15 }, { clients = 25, probability = 0.34 }]
 ",
     ),
     (
@@ -85,8 +85,8 @@ classes = [{ clients = 25, chance = 0.03 }, { clients = 25, chance = 0.08 }, { c
         "clients that come and go, .15 of the time in the mean, more or less often by the labels they hold (FedAU's law)",
         "[world.availability]
 kind = \"markov\"
-comes = 0.05
-by_labels = { law = \"dirichlet\", alpha = 0.1, mean = 0.15 }
+down_to_up = 0.05
+by_labels = { distribution = \"dirichlet\", alpha = 0.1, mean = 0.15 }
 ",
     ),
     (
@@ -94,7 +94,7 @@ by_labels = { law = \"dirichlet\", alpha = 0.1, mean = 0.15 }
         "15 clients a round, drawn by a Beta(1, 10) law over ids (FAST's)",
         "[world.availability]
 kind = \"index\"
-law = \"beta\"
+distribution = \"beta\"
 share = 0.15
 ",
     ),
@@ -122,11 +122,12 @@ impl Entrant {
     /// The authors' settings for a task, and what is to be said of them.
     fn defaults(&self, task: &Task) -> (&'static [&'static str], &'static str) {
         match (self.name, task.name) {
-            ("scheme-c", "synthetic") => {
-                (&["local = { rate = 1.0, schedule = \"inverse\" }"], "rate 1 / t, theirs for SYNTHETIC")
-            }
+            ("scheme-c", "synthetic") => (
+                &["local = { learning_rate = 1.0, schedule = \"inverse\" }"],
+                "rate 1 / t, theirs for SYNTHETIC",
+            ),
             ("mifa", "synthetic") => (
-                &["local = { rate = 0.01, schedule = \"inverse\", weight_decay = 0.001 }"],
+                &["local = { learning_rate = 0.01, schedule = \"inverse\", weight_decay = 0.001 }"],
                 "rate .01 / t, theirs for logistic regression; does not wait, for some are never heard",
             ),
             _ => (self.defaults, self.note),
@@ -134,7 +135,7 @@ impl Entrant {
     }
 }
 
-const NOT_PUBLISHED: &[&str] = &["local = { rate = 0.1 }", "server = { rate = 1.0 }"];
+const NOT_PUBLISHED: &[&str] = &["local = { learning_rate = 0.1 }", "server = { learning_rate = 1.0 }"];
 
 const ENTRANTS: [Entrant; 12] = [
     Entrant {
@@ -152,7 +153,7 @@ const ENTRANTS: [Entrant; 12] = [
     Entrant {
         name: "mifa",
         settings: &["recipe = \"mifa\""],
-        defaults: &["local = { rate = 0.08, schedule = \"inverse\", weight_decay = 0.001 }"],
+        defaults: &["local = { learning_rate = 0.08, schedule = \"inverse\", weight_decay = 0.001 }"],
         note: "rate .08 / t, weight decay .001; does not wait, for some are never heard",
     },
     Entrant {
@@ -171,15 +172,17 @@ const ENTRANTS: [Entrant; 12] = [
         name: "fedawe",
         settings: &["recipe = \"fedawe\"", "server.clip = 0.5"],
         defaults: &[
-            "local = { rate = 0.1, schedule = \"inverse-sqrt\", slowness = 10.0 }",
-            "server.rate = 1.0",
+            "local = { learning_rate = 0.1, schedule = \"inverse-sqrt\", slowness = 10.0 }",
+            "server.learning_rate = 1.0",
         ],
         note: "rate .1 / sqrt(1 + t / 10), clip .5",
     },
     Entrant {
         name: "mimic",
         settings: &["recipe = \"mimic\""],
-        defaults: &["local = { rate = 0.01, schedule = \"step\", step_every = 1, step_factor = 0.99 }"],
+        defaults: &[
+            "local = { learning_rate = 0.01, schedule = \"step\", step_every = 1, step_factor = 0.99 }",
+        ],
         note: "rate .01 x .99^t",
     },
     Entrant {
@@ -191,19 +194,19 @@ const ENTRANTS: [Entrant; 12] = [
     Entrant {
         name: "fast",
         settings: &["recipe = \"fast\"", "select = { cohort = 15, adaptive = 7.0 }"],
-        defaults: &["local = { rate = 0.001, optimiser = \"adam\" }"],
+        defaults: &["local = { learning_rate = 0.001, optimiser = \"adam\" }"],
         note: "Adam at .001",
     },
     Entrant {
         name: "e3cs-inc",
         settings: &["recipe = \"e3cs\"", "select = { cohort = 80, quota = \"inc\" }"],
-        defaults: &["local = { rate = 0.01, momentum = 0.9 }"],
+        defaults: &["local = { learning_rate = 0.01, momentum = 0.9 }"],
         note: "rate .01, momentum .9",
     },
     Entrant {
         name: "scheme-c",
         settings: &["recipe = \"scheme-c\""],
-        defaults: &["local = { rate = 0.002, schedule = \"inverse\" }"],
+        defaults: &["local = { learning_rate = 0.002, schedule = \"inverse\" }"],
         note: "rate .002 / t, theirs for MNIST",
     },
     Entrant {
@@ -297,9 +300,9 @@ rounds = 300
 {}
 {table}
 [local]
-rate = {}
+learning_rate = {}
 epochs = 1
-batch = 10
+batch_size = 10
 
 [evaluate]
 every = 10
@@ -307,7 +310,7 @@ oracle_per_client = true
 
 [grid]
 seeds = {seeds}
-also = [\"{}\", \"{END_COLUMN}\"]
+extra_columns = [\"{}\", \"{END_COLUMN}\"]
 csv = \"{}.csv\"
 ",
         task.title,
@@ -321,7 +324,7 @@ csv = \"{}.csv\"
         write!(text, "\n[[grid.method]]\nname = \"{}\"\n", entrant.name)?;
         let mut lines: Vec<String> = entrant.settings.iter().map(|line| (*line).to_owned()).collect();
         if entrant.name == "ipw" && world != "flash" {
-            lines.push("aggregate = { chances = \"oracle\" }".to_owned());
+            lines.push("aggregate = { probabilities = \"oracle\" }".to_owned());
         }
         match stage {
             Stage::Tune => {}
@@ -332,8 +335,8 @@ csv = \"{}.csv\"
                 else {
                     return Ok(None);
                 };
-                lines.push(format!("local.rate = {learning_rate}"));
-                lines.push(format!("server.rate = {server}"));
+                lines.push(format!("local.learning_rate = {learning_rate}"));
+                lines.push(format!("server.learning_rate = {server}"));
             }
         }
         text.push_str(&lines.join("\n"));

@@ -74,16 +74,16 @@ const LAYERS: &str = "layers = [
     { kind = \"batch-norm\" },
     { kind = \"relu\" },                     # or tanh
     { kind = \"max-pool\", size = 2 },       # or avg-pool
-    { kind = \"channel-dropout\", chance = 0.25 },
+    { kind = \"channel-dropout\", probability = 0.25 },
     { kind = \"dense\", units = 50 },
-    { kind = \"dropout\", chance = 0.5 },
+    { kind = \"dropout\", probability = 0.5 },
 ]
 # of sequences: { kind = \"embedding\", width = 8 }, { kind = \"lstm\", units = 256, layers = 1 }, { kind = \"last-step\" }";
 
 /// The table that bounds answers.
 const CLIP: &str = "[clip]
 # norm = 1.0                # the longest that the trained weights of an update may be
-# beside = 1.0              # the same for running statistics, and for each vector that travels beside the model
+# side_vectors = 1.0              # the same for running statistics, and for each vector that travels beside the model
 # times = 3.0               # so many times the usual length, once ten are known; of a length and this the shorter counts";
 
 /// Everything that a configuration can name, list by list.

@@ -33,7 +33,7 @@ pub(crate) fn run(registry: &Registry, args: &Recompute) -> Result<(), CliError>
     let (recalled, fleet) =
         JournalReplay::open(folder, rules(&run, &table)).map_err(|error| wrong(error.to_string()))?;
     let mut run = run.with_fleet(fleet);
-    if table.judged_by == EvaluatedBy::Clients {
+    if table.evaluated_by == EvaluatedBy::Clients {
         run.evaluator = RunEvaluator::Clients(
             recalled.client_evaluator(run.evaluator.every(), run.run_table.rounds.get()),
         );

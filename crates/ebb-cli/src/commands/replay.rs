@@ -16,13 +16,13 @@ use crate::selection_key::SelectionKey;
 
 /// The settings of `[local]` that are not those of one way to train.
 const COMMON_LOCAL_KEYS: [&str; 15] = [
-    "rate",
+    "learning_rate",
     "schedule",
     "step_every",
     "step_factor",
     "steps",
     "epochs",
-    "batch",
+    "batch_size",
     "momentum",
     "nesterov",
     "optimiser",
@@ -30,7 +30,7 @@ const COMMON_LOCAL_KEYS: [&str; 15] = [
     "beta2",
     "epsilon",
     "weight_decay",
-    "clip_norm",
+    "max_grad_norm",
 ];
 
 pub(crate) fn run(registry: &Registry, args: &Replay) -> Result<(), CliError> {
@@ -93,7 +93,7 @@ fn replay_settings(registry: &Registry, mut tree: Tree, args: &Replay) -> Result
     // What the run was given for its clients: they were real, or simulated.
     let fleet_table = if tree.has("serve") { "serve" } else { "world" };
     let limits = tree.subtree(fleet_table);
-    ["serve", "swarm", "world"].into_iter().for_each(|table| tree.remove(table));
+    ["serve", "chaos", "world"].into_iter().for_each(|table| tree.remove(table));
     for key in ["deadline_s", "patience_s"] {
         let number = limits.table("", ebb_settings::BuildContext::default()).number(key);
         if let Some(number) = number {

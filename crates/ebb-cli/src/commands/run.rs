@@ -89,7 +89,7 @@ fn print_summary(summary: &Summary, folder: &Path) -> Result<(), CliError> {
     print_line(&bold(&rounds_done(summary)))?;
     for (name, mut text) in summary_lines(summary) {
         if name == "diverged" {
-            text.push_str(": lower local.rate, or set local.clip_norm");
+            text.push_str(": lower local.learning_rate, or set local.max_grad_norm");
         }
         print_line(&format!("{name:<14}{text}"))?;
     }

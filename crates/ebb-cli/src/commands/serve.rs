@@ -75,7 +75,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     served.expect_recorded(writer.n_recorded_rounds()?);
     let is_resumed = state.is_some();
     let mut run = run.with_fleet(fleet);
-    if table.judged_by == EvaluatedBy::Clients {
+    if table.evaluated_by == EvaluatedBy::Clients {
         run.evaluator =
             RunEvaluator::Clients(served.client_evaluator(run.evaluator.every(), run.run_table.rounds.get()));
     }
@@ -87,7 +87,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         tracing::warn!(
             most_connections = served.max_connections(),
             most_clients = table.most_clients(),
-            "this process may open few files; raise that limit (ulimit -n, or LimitNOFILE= of its unit), or lower serve.most_clients"
+            "this process may open few files; raise that limit (ulimit -n, or LimitNOFILE= of its unit), or lower serve.max_clients"
         );
     }
     if !args.options.json && !args.options.quiet {
@@ -188,7 +188,7 @@ fn open_run(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec
 
 /// What a server may do otherwise when it goes on: where it is and how much it bears is no matter of the run.
 const CHANGEABLE_KEYS: [&str; 8] =
-    ["id", "listen", "metrics", "metrics_token", "tls", "plain", "most_clients", "memory_bytes"];
+    ["id", "listen", "metrics", "metrics_token", "tls", "plain", "max_clients", "memory_bytes"];
 
 /// Settings without those that may change.
 fn fixed_settings(resolved: &str) -> Option<toml::Table> {

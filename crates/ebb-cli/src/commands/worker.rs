@@ -46,7 +46,7 @@ fn handle_run(
         unreachable!("only a beginning begins")
     };
     let limit = NonZeroU32::new(steps).unwrap_or(NonZeroU32::MIN);
-    let work = Work { amount: Amount::Steps(limit), batch: batch.and_then(NonZeroU32::new) };
+    let work = Work { amount: Amount::Steps(limit), batch_size: batch.and_then(NonZeroU32::new) };
     let global = match read_vector(&model, task.layout()) {
         Ok(global) => Arc::new(Parcel::of(global)),
         Err(error) => {

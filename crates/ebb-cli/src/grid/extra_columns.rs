@@ -104,7 +104,7 @@ pub(crate) fn read_extra_columns(
             headings.iter().position(|heading| heading == extra.metric).ok_or_else(|| {
                 let known = headings.iter().collect::<Vec<_>>().join(", ");
                 CliError::Usage(format!(
-                    "grid.also: \"{}\": {} has no such column; known: {known}",
+                    "grid.extra_columns: \"{}\": {} has no such column; known: {known}",
                     extra.heading,
                     table.display()
                 ))

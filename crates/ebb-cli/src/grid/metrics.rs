@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::Path;
 
 use ebb_record::Summary;
+use ebb_settings::current_path;
 use serde::{Deserialize, Serialize};
 
 use super::extra_columns::ExtraColumn;
@@ -120,7 +121,7 @@ pub(crate) fn varied_in_csv(path: &Path) -> Result<Vec<String>, CliError> {
     let broken = |error: csv::Error| CliError::Usage(format!("{}: {error}", path.display()));
     let mut reader = csv::Reader::from_path(path).map_err(broken)?;
     let headings = reader.headers().map_err(broken)?;
-    Ok(headings.iter().skip(1).take_while(|heading| *heading != "seed").map(str::to_owned).collect())
+    Ok(headings.iter().skip(1).take_while(|heading| *heading != "seed").map(current_path).collect())
 }
 
 /// Writes the CSV anew: to a new file, then renamed, so that a reader never sees half of it.

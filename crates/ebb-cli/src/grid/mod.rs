@@ -46,7 +46,7 @@ struct GridTable {
     vary: BTreeMap<String, Vec<toml::Value>>,
     /// More columns of the CSV: `FIGURE@ROUND` or `FIGURE@FIRST-LAST`, figures being columns of `rounds.csv`.
     #[serde(default)]
-    also: Vec<String>,
+    extra_columns: Vec<String>,
     /// Where the CSV goes, relative to the grid's file; without it, into the grid's folder.
     csv: Option<PathBuf>,
 }
@@ -141,7 +141,7 @@ impl Grid {
             }
         }
         let mut extra_columns = Vec::new();
-        for (at, text) in table.also.iter().enumerate() {
+        for (at, text) in table.extra_columns.iter().enumerate() {
             let Some(one) = ExtraColumn::parse(text) else {
                 let message = "give a column of rounds.csv and a round, as in \"accuracy@20\", or rounds, as in \
                                \"accuracy@97-100\" or \"change(accuracy)@81-100\", or what it must reach, as in \
@@ -437,7 +437,7 @@ pub(crate) fn runs_of(folder: &Path) -> Result<Vec<(String, PathBuf)>, CliError>
 fn digest(method: &str, tree: &Tree, base: &Path) -> String {
     let start = tree.text("run.start_from").and_then(|path| std::fs::read(base.join(path)).ok());
     let start = start.map_or(0, |bytes| rng::hash(&String::from_utf8_lossy(&bytes)));
-    let written = tree.to_toml();
+    let written = tree.to_toml_with_first_names();
     let Some(record) = tree.text("world.replay.record") else {
         return format!("{:016x}", rng::hash(&format!("{method}\n{written}\n{start}")));
     };
@@ -495,12 +495,12 @@ mod tests {
     fn cells_are_all_combinations() {
         let grid = grid(
             "[grid]\nseeds = [1, 2]\nrecipes = [\"full\", \"dropout\"]\n\
-             [grid.vary]\n\"world.availability.chance\" = [0.3, 0.5]\n\"local.rate\" = [0.1]\n\
+             [grid.vary]\n\"world.availability.probability\" = [0.3, 0.5]\n\"local.learning_rate\" = [0.1]\n\
              [[grid.method]]\nname = \"few\"\nrecipe = \"fedavg\"\nselect = { cohort = 2 }",
         )
         .unwrap();
         assert_eq!(grid.cells.len(), 2 * 3 * 2);
-        assert_eq!(grid.varied, ["local.rate", "world.availability.chance"]);
+        assert_eq!(grid.varied, ["local.learning_rate", "world.availability.probability"]);
         let last = grid.cells.last().unwrap();
         assert_eq!((last.method.as_str(), last.seed), ("few", 2));
         assert_eq!(last.values, ["0.1", "0.5"]);
@@ -545,7 +545,7 @@ mod tests {
             ("[grid]\nseeds = [1]\nrecipes = [\"full\"]\nvari = 3", "did you mean \"vary\"?"),
             ("[grid]\nseeds = [1, 1]\nrecipes = [\"full\"]", "a seed stands twice"),
             (
-                "[grid]\nseeds = [1]\nrecipes = [\"full\"]\nvary = { \"local.rate\" = [1, 1] }",
+                "[grid]\nseeds = [1]\nrecipes = [\"full\"]\nvary = { \"local.learning_rate\" = [1, 1] }",
                 "a value stands twice",
             ),
             (

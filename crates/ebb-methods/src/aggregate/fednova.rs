@@ -27,7 +27,7 @@ struct Table {
     renormalise: bool,
     momentum: Option<Probability>,
     nesterov: Option<bool>,
-    mu: Option<NonNegative>,
+    proximal_mu: Option<NonNegative>,
 }
 
 fn yes() -> bool {
@@ -50,15 +50,15 @@ impl FedNova {
         if table.momentum.is_some_and(|given| given.get() != reach.momentum) {
             return Err(differs("momentum", &reach.momentum));
         }
-        if table.mu.is_some_and(|given| given.get() != reach.mu) {
-            return Err(differs("mu", &reach.mu));
+        if table.proximal_mu.is_some_and(|given| given.get() != reach.mu) {
+            return Err(differs("proximal_mu", &reach.mu));
         }
         if table.nesterov.is_some_and(|given| given != reach.nesterov) {
             return Err(differs("nesterov", &reach.nesterov));
         }
         settings.resolve("momentum", reach.momentum);
         settings.resolve("nesterov", reach.nesterov);
-        settings.resolve("mu", reach.mu);
+        settings.resolve("proximal_mu", reach.mu);
         Ok(FedNova { renormalise: table.renormalise, effective_steps: reach })
     }
 

@@ -23,7 +23,7 @@ pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "fedstale",
     about: "answers over their chances to come, corrected by part of what everybody sent last",
     example: "beta = 0.5                 # part of the correction: 0 none, 1 all of it
-chances = \"picks\"          # of the selector; or given, intervals (as fedau), counts, or oracle: times the true chance to be there
+probabilities = \"picks\"          # of the selector; or given, intervals (as fedau), counts, or oracle: times the true chance to be there
 # given = [0.5, 0.9]       # one a client
 empty_rounds = \"stay\"      # or step: from what is remembered
 precision = \"f32\"          # of what is remembered; or f16
@@ -34,7 +34,7 @@ precision = \"f32\"          # of what is remembered; or f16
         Ok(Box::new(FedStale {
             beta: table.beta.get(),
             empty_rounds: table.empty_rounds,
-            probabilities: ParticipationProbabilities::from_settings(settings, table.chances, table.given)?,
+            probabilities: ParticipationProbabilities::from_settings(settings, table.probabilities, table.given)?,
             past: StoredUpdates::new(table.precision, table.memory_mb),
         }))
     },
@@ -46,7 +46,7 @@ struct Table {
     #[serde(default = "half")]
     beta: Probability,
     #[serde(default)]
-    chances: ProbabilitySource,
+    probabilities: ProbabilitySource,
     given: Option<Vec<Probability>>,
     #[serde(default)]
     empty_rounds: EmptyRounds,

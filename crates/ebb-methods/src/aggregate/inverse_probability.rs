@@ -19,16 +19,16 @@ use crate::own_updates::no_synthetic_updates;
 pub const IPW: Entry<dyn Aggregator> = Entry {
     name: "ipw",
     about: "the sum by shares of the population, each update over its client's known chance to take part",
-    example: "chances = \"picks\"          # of the selector; or given, or oracle: times the true chance to be there
+    example: "probabilities = \"picks\"          # of the selector; or given, or oracle: times the true chance to be there
 # given = [0.5, 0.9]       # one a client",
     build: |settings| {
         let table: IpwTable = settings.parse()?;
         no_synthetic_updates(settings, "it makes up for the silent itself")?;
-        if matches!(table.chances, ProbabilitySource::Intervals | ProbabilitySource::Counts) {
+        if matches!(table.probabilities, ProbabilitySource::Intervals | ProbabilitySource::Counts) {
             let remedy = "that is kind \"fedau\" and \"debias-count\"; give picks, given or oracle here";
-            return Err(settings.error("chances", remedy));
+            return Err(settings.error("probabilities", remedy));
         }
-        Ok(Box::new(InverseProbability { probabilities: ParticipationProbabilities::from_settings(settings, table.chances, table.given)? }))
+        Ok(Box::new(InverseProbability { probabilities: ParticipationProbabilities::from_settings(settings, table.probabilities, table.given)? }))
     },
 };
 
@@ -64,7 +64,7 @@ pub const DEBIAS_COUNT: Entry<dyn Aggregator> = Entry {
 #[serde(deny_unknown_fields)]
 struct IpwTable {
     #[serde(default)]
-    chances: ProbabilitySource,
+    probabilities: ProbabilitySource,
     given: Option<Vec<Probability>>,
 }
 
@@ -193,7 +193,7 @@ mod tests {
         let selected = Contribution { inclusion_probability: Some(0.5), ..contribution(1, 1.0) };
         for (text, expected, unknown) in [
             ("", 2.0, 0.0),
-            ("chances = \"oracle\"", 8.0, 0.0),
+            ("probabilities = \"oracle\"", 8.0, 0.0),
             ("[aggregate]\nchances = \"given\"\ngiven = [1.0, 0.2, 1.0, 1.0]", 5.0, 0.0),
         ] {
             let mut ipw = aggregator(IPW, text).unwrap();
@@ -210,11 +210,11 @@ mod tests {
     #[test]
     fn wrong_probabilities_are_refused() {
         for (text, part) in [
-            ("chances = \"given\"", "aggregate.given: missing; one chance a client"),
-            ("chances = \"given\"\ngiven = [0.5]", "1 chances for 4 clients"),
-            ("chances = \"given\"\ngiven = [0.5, 0.0, 1.0, 1.0]", "given[1]"),
-            ("given = [0.5, 0.1, 1.0, 1.0]", "only means something with chances = \"given\""),
-            ("chances = \"counts\"", "\"debias-count\""),
+            ("probabilities = \"given\"", "aggregate.given: missing; one chance a client"),
+            ("probabilities = \"given\"\ngiven = [0.5]", "1 chances for 4 clients"),
+            ("probabilities = \"given\"\ngiven = [0.5, 0.0, 1.0, 1.0]", "given[1]"),
+            ("given = [0.5, 0.1, 1.0, 1.0]", "only means something with probabilities = \"given\""),
+            ("probabilities = \"counts\"", "\"debias-count\""),
         ] {
             let error = aggregator(IPW, text).err().unwrap();
             assert!(error.contains(part), "{error}");

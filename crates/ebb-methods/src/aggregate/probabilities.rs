@@ -71,7 +71,7 @@ impl ParticipationProbabilities {
                 }
             }
             (_, Some(_)) => {
-                return Err(settings.error("given", "only means something with chances = \"given\""));
+                return Err(settings.error("given", "only means something with probabilities = \"given\""));
             }
             (_, None) => {}
         }

@@ -16,13 +16,13 @@ use crate::local::scaffold::{CONTROL, mean_gradient};
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
     name: "amplified-scaffold",
     about: "gradient descent corrected by control variates of the last period; plain where server.kind is not the same",
-    example: "rate = 0.1                  # required
+    example: "learning_rate = 0.1                  # required
 schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
 # slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
 epochs = 1                  # required, or steps = 10
-# batch = 20                # without it, all the client holds
+# batch_size = 20                # without it, all the client holds
 weight_decay = 0.0",
     build: |settings| {
         let plan = Plan::parse(settings, &[])?;
@@ -32,7 +32,7 @@ weight_decay = 0.0",
         }
         if plan.clips_gradients() {
             let message = "gradients are read off the distance moved, which clipping shortens; leave it out";
-            return Err(settings.error("clip_norm", message));
+            return Err(settings.error("max_grad_norm", message));
         }
         let server = settings.at_path("server");
         let period = server.number("every").filter(|_| server.text("kind") == Some("amplified-scaffold"));

@@ -26,7 +26,7 @@ impl EffectiveSteps {
         Ok(EffectiveSteps {
             momentum: local.number("momentum").unwrap_or(0.0),
             nesterov: local.flag("nesterov").unwrap_or(false),
-            mu: local.number("mu").unwrap_or(0.0),
+            mu: local.number("proximal_mu").unwrap_or(0.0),
         })
     }
 

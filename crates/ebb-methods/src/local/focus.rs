@@ -16,13 +16,13 @@ use crate::local::plan::Plan;
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
     name: "focus",
     about: "gradient descent along the change of the client's gradient; plain where server.kind is not focus",
-    example: "rate = 0.01                # required; the server sums over all clients: about one over their number of what FedAvg takes
+    example: "learning_rate = 0.01                # required; the server sums over all clients: about one over their number of what FedAvg takes
 schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
 # slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
 epochs = 1                  # required, or steps = 10
-# batch = 20                # without it, all the client holds",
+# batch_size = 20                # without it, all the client holds",
     build: |settings| {
         let plan = Plan::parse(settings, &[])?;
         if let Some(key) = plan.non_plain_step_key() {
@@ -31,7 +31,7 @@ epochs = 1                  # required, or steps = 10
         }
         if plan.clips_gradients() {
             let message = "gradients are read off the distance moved, which clipping shortens; leave it out";
-            return Err(settings.error("clip_norm", message));
+            return Err(settings.error("max_grad_norm", message));
         }
         Ok(Box::new(Focus { plan, is_tracked: settings.at_path("server").text("kind") == Some("focus") }))
     },

@@ -43,8 +43,8 @@ mod tests {
             &[Momentum, Nesterov, WeightDecay, GradientClip],
         );
         check(sgd::ENTRY, "optimiser = \"adam\"", &[Adam]);
-        check(fedprox::ENTRY, "mu = 0.0", &[]);
-        check(fedprox::ENTRY, "mu = 0.5\noptimiser = \"adam\"", &[Adam, Proximal]);
+        check(fedprox::ENTRY, "proximal_mu = 0.0", &[]);
+        check(fedprox::ENTRY, "proximal_mu = 0.5\noptimiser = \"adam\"", &[Adam, Proximal]);
         check(scaffold::ENTRY, "", &[Correction]);
         check(
             scaffold::ENTRY,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    rate: Positive,
+    learning_rate: Positive,
     #[serde(default)]
     schedule: Schedule,
     step_every: Option<NonZeroU32>,
@@ -18,7 +18,7 @@ pub struct Plan {
     slowness: Option<Positive>,
     steps: Option<NonZeroU32>,
     epochs: Option<NonZeroU32>,
-    batch: Option<NonZeroU32>,
+    batch_size: Option<NonZeroU32>,
     #[serde(default = "zero_chance")]
     momentum: Probability,
     #[serde(default)]
@@ -30,7 +30,7 @@ pub struct Plan {
     epsilon: Option<Positive>,
     #[serde(default = "zero")]
     weight_decay: NonNegative,
-    clip_norm: Option<Positive>,
+    max_grad_norm: Option<Positive>,
 }
 
 /// What a step makes of a slope.
@@ -140,7 +140,7 @@ impl Plan {
             (None, Some(epochs)) => Amount::Epochs(epochs),
             (None, None) => unreachable!("parsing asks for one of them"),
         };
-        ((self.rate.get() * factor) as f32, Work { amount, batch: self.batch })
+        ((self.learning_rate.get() * factor) as f32, Work { amount, batch_size: self.batch_size })
     }
 
     /// The key that makes a step something other than the slope times the rate, if there is one.
@@ -153,7 +153,7 @@ impl Plan {
 
     /// Whether slopes are shortened, with whatever was added to them.
     pub fn clips_gradients(&self) -> bool {
-        self.clip_norm.is_some()
+        self.max_grad_norm.is_some()
     }
 
     /// A step without correction.
@@ -178,7 +178,7 @@ impl Plan {
                 epsilon: self.epsilon.map_or(1e-8, Positive::get) as f32,
             }),
             weight_decay: self.weight_decay.get() as f32,
-            max_grad_norm: self.clip_norm.map(|norm| norm.get() as f32),
+            max_grad_norm: self.max_grad_norm.map(|norm| norm.get() as f32),
             ..StepRule::default()
         }
     }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     fn check_rates(text: &str, ticks: &[u32], rates: &[f32]) {
-        let plan = plan(&format!("rate = 0.8\nsteps = 1\n{text}")).unwrap();
+        let plan = plan(&format!("learning_rate = 0.8\nsteps = 1\n{text}")).unwrap();
         assert_eq!(ticks.iter().map(|&tick| plan.at(tick).0).collect::<Vec<_>>(), rates, "{text}");
     }
 
@@ -224,20 +224,23 @@ mod tests {
     #[test]
     fn what_does_not_fit_together_is_refused() {
         for (text, part) in [
-            ("rate = -0.1\nsteps = 1", "local.rate = -0.1: -0.1 is out of range; give a number above 0"),
-            ("rate = 0.1", "local.steps: missing"),
-            ("rate = 0.1\nsteps = 1\nepochs = 1", "not both"),
-            ("rate = 0.1\nsteps = 1\nschedule = \"step\"", "local.step_every: missing"),
-            ("rate = 0.1\nsteps = 1\nstep_factor = 0.5", "only means something with"),
             (
-                "rate = 0.1\nsteps = 1\nschedule = \"inverse\"\nslowness = 2.0",
+                "learning_rate = -0.1\nsteps = 1",
+                "local.learning_rate = -0.1: -0.1 is out of range; give a number above 0",
+            ),
+            ("learning_rate = 0.1", "local.steps: missing"),
+            ("learning_rate = 0.1\nsteps = 1\nepochs = 1", "not both"),
+            ("learning_rate = 0.1\nsteps = 1\nschedule = \"step\"", "local.step_every: missing"),
+            ("learning_rate = 0.1\nsteps = 1\nstep_factor = 0.5", "only means something with"),
+            (
+                "learning_rate = 0.1\nsteps = 1\nschedule = \"inverse\"\nslowness = 2.0",
                 "only means something with schedule = \"inverse-sqrt\"",
             ),
-            ("rate = 0.1\nsteps = 1\nmomentum = 1.0", "below 1"),
-            ("rate = 0.1\nsteps = 1\nnesterov = true", "give momentum as well"),
-            ("rate = 0.1\nsteps = 1\nbeta1 = 0.5", "only means something with optimiser"),
-            ("rate = 0.1\nsteps = 1\noptimiser = \"adam\"\nmomentum = 0.5", "has beta1 instead"),
-            ("rate = 0.1\nsteps = 1\nschedule = \"inverze\"", "did you mean \"inverse\"?"),
+            ("learning_rate = 0.1\nsteps = 1\nmomentum = 1.0", "below 1"),
+            ("learning_rate = 0.1\nsteps = 1\nnesterov = true", "give momentum as well"),
+            ("learning_rate = 0.1\nsteps = 1\nbeta1 = 0.5", "only means something with optimiser"),
+            ("learning_rate = 0.1\nsteps = 1\noptimiser = \"adam\"\nmomentum = 0.5", "has beta1 instead"),
+            ("learning_rate = 0.1\nsteps = 1\nschedule = \"inverze\"", "did you mean \"inverse\"?"),
         ] {
             let error = plan(text).unwrap_err();
             assert!(error.contains(part), "{error}");

@@ -20,13 +20,13 @@ pub const ENTRY: Entry<dyn LocalRule> = Entry {
     about: "gradient descent corrected by control variates; plain where the server sends none",
     example:
         "option = \"II\"               # the variate is the mean gradient met; or I: the gradient at the start
-rate = 0.1                  # required
+learning_rate = 0.1                  # required
 schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
 # slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
 epochs = 1                  # required, or steps = 10
-# batch = 20                # without it, all the client holds
+# batch_size = 20                # without it, all the client holds
 momentum = 0.0              # above 0 only with option I
 weight_decay = 0.0",
     build: |settings| {
@@ -41,7 +41,7 @@ weight_decay = 0.0",
         }
         if option == Variate::II && plan.clips_gradients() {
             let message = "gradients are read off the distance moved, which clipping shortens; leave it out or give option = \"I\"";
-            return Err(settings.error("clip_norm", message));
+            return Err(settings.error("max_grad_norm", message));
         }
         Ok(Box::new(Scaffold { plan, option }))
     },
@@ -132,7 +132,7 @@ mod tests {
     /// From 10 around 0 at a rate of 0.1 with 2 steps asked, cut off after `limit`.
     fn check(settings: &str, limit: u32, variates: (f32, Option<f32>), weight: f32, control: f32) {
         let (everybodys, own) = variates;
-        let rule = local(ENTRY, &format!("rate = 0.1\nsteps = 2\n{settings}")).unwrap();
+        let rule = local(ENTRY, &format!("learning_rate = 0.1\nsteps = 2\n{settings}")).unwrap();
         let start = Parabola::around(0.0).from(10.0).cut_off_after(limit);
         let (run, remembered) = run_local(rule.as_ref(), start, &[(CONTROL, vec![everybodys])], &memory(own));
         assert!((run.parameter - weight).abs() < 1e-5, "{}, not {weight}", run.parameter);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn where_no_variate_is_sent_it_is_plain_and_nothing_is_remembered() {
-        let rule = local(ENTRY, "rate = 0.1\nsteps = 2").unwrap();
+        let rule = local(ENTRY, "learning_rate = 0.1\nsteps = 2").unwrap();
         let (run, remembered) =
             run_local(rule.as_ref(), Parabola::around(0.0).from(10.0), &[], &memory(Some(4.0)));
         assert!((run.parameter - 8.1).abs() < 1e-5 && remembered.is_none());
@@ -180,7 +180,8 @@ mod tests {
 
     #[test]
     fn momentum_goes_with_option_one_only() {
-        let build = |text: &str| local(ENTRY, &format!("rate = 0.1\nsteps = 1\nmomentum = 0.5\n{text}"));
+        let build =
+            |text: &str| local(ENTRY, &format!("learning_rate = 0.1\nsteps = 1\nmomentum = 0.5\n{text}"));
         assert!(build("option = \"I\"").is_ok());
         assert!(build("").err().unwrap().contains("give option = \"I\""));
         assert!(build("option = \"III\"").err().unwrap().contains("known values: I, II"));

@@ -9,18 +9,18 @@ use crate::local::plan::Plan;
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
     name: "sgd",
     about: "mini-batch gradient descent: momentum, Nesterov or Adam, weight decay, clipping",
-    example: "rate = 0.1                  # required
+    example: "learning_rate = 0.1                  # required
 schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
 # slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
 epochs = 1                  # required, or steps = 10
-# batch = 20                # without it, all the client holds
+# batch_size = 20                # without it, all the client holds
 momentum = 0.0
 nesterov = false
 optimiser = \"sgd\"          # or adam, with beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8
 weight_decay = 0.0
-# clip_norm = 1.0           # the longest that a gradient may be",
+# max_grad_norm = 1.0           # the longest that a gradient may be",
     build: |settings| Ok(Box::new(Sgd { plan: Plan::parse(settings, &[])? })),
 };
 

@@ -19,11 +19,11 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
     about: "as pow-d, and a candidate takes its loss over one mini-batch",
     example: "cohort = 10                # required
 # candidates = 20          # at least the cohort; without it 50, or all clients if there are fewer
-batch = 64                 # samples that a loss is taken over, drawn anew every round
+batch_size = 64                 # samples that a loss is taken over, drawn anew every round
 among = \"enrolled\"         # or up
 sampler = \"multinomial-nr\" # how candidates are drawn; or dep-round, systematic, poisson",
     build: |settings| {
-        let Table { cohort, candidates, batch, among, sampler } = settings.parse()?;
+        let Table { cohort, candidates, batch_size: batch, among, sampler } = settings.parse()?;
         let shared = candidates::Table { cohort, candidates, among, sampler };
         let candidates = Candidates::build(settings, shared)?;
         Ok(Box::new(PowD { candidates, samples: Some(batch) }))
@@ -36,7 +36,7 @@ struct Table {
     cohort: NonZeroUsize,
     candidates: Option<NonZeroUsize>,
     #[serde(default = "usual_batch")]
-    batch: NonZeroU32,
+    batch_size: NonZeroU32,
     #[serde(default = "Among::enrolled")]
     among: Among,
     #[serde(default)]

@@ -22,10 +22,10 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "fast",
     about: "whomever another selector asks, and in some rounds a uniform cohort of all, which is waited for",
     example: "cohort = 10                # of a snapshot; required
-adaptive = 1.0             # lambda; or chance = 0.5, or every = 10 rounds
+adaptive = 1.0             # lambda; or probability = 0.5, or every = 10 rounds
 # smooth = 0.9             # of adaptive: the share of the mean accuracy so far in the next
 # window = 50              # of adaptive: highest accuracy of so many rounds, instead of all
-over = 1.0                 # 1.3: asks more than it needs and takes the first; faster, but the fast then count for more
+over_selection = 1.0                 # 1.3: asks more than it needs and takes the first; faster, but the fast then count for more
 around = { kind = \"everyone\" }",
     build: |settings| Ok(Box::new(Fast::build(settings)?)),
 };
@@ -34,13 +34,13 @@ around = { kind = \"everyone\" }",
 #[serde(deny_unknown_fields)]
 struct Table {
     cohort: NonZeroUsize,
-    chance: Option<Probability>,
+    probability: Option<Probability>,
     every: Option<NonZeroU32>,
     adaptive: Option<NonNegative>,
     smooth: Option<Share>,
     window: Option<NonZeroU32>,
     #[serde(default = "one")]
-    over: Positive,
+    over_selection: Positive,
 }
 
 fn one() -> Positive {
@@ -73,10 +73,10 @@ impl Fast {
     fn build(settings: &Settings<'_>) -> Result<Fast, SettingsError> {
         let table: Table = settings.parse_without(&["kind", "around"])?;
         check_cohort(settings, table.cohort)?;
-        if table.over.get() < 1.0 {
-            return Err(settings.error("over", "below what is needed; give 1 or more"));
+        if table.over_selection.get() < 1.0 {
+            return Err(settings.error("over_selection", "below what is needed; give 1 or more"));
         }
-        let adaptive = match (table.chance, table.every) {
+        let adaptive = match (table.probability, table.every) {
             (Some(_), Some(_)) => Err(settings.error("every", "give this or chance, not both")),
             (chance, every) if table.adaptive.is_some() && (chance.is_some() || every.is_some()) => {
                 Err(settings.error("adaptive", "give one of chance, every and adaptive"))
@@ -92,7 +92,7 @@ impl Fast {
         if let (Some(lambda), None) = (adaptive, table.adaptive) {
             settings.resolve("adaptive", lambda);
         }
-        let when = match (table.chance, table.every, adaptive) {
+        let when = match (table.probability, table.every, adaptive) {
             (Some(chance), ..) => Trigger::Probability(chance.get()),
             (_, Some(every), _) => Trigger::Every(every.get()),
             (.., lambda) => Trigger::Adaptive(Adaptive {
@@ -103,7 +103,7 @@ impl Fast {
             }),
         };
         // A product may end up a last digit above a whole number.
-        let invited = (table.over.get() * table.cohort.get() as f64 - 1e-9).ceil() as usize;
+        let invited = (table.over_selection.get() * table.cohort.get() as f64 - 1e-9).ceil() as usize;
         Ok(Fast {
             cohort: table.cohort.get(),
             n_selected: invited,
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn one_around_another_has_coins_of_its_own() {
-        let text = "cohort = 5\nchance = 0.5\naround = { kind = \"fast\", cohort = 2, chance = 0.5, around = { kind = \"uniform\", cohort = 3 } }";
+        let text = "cohort = 5\nchance = 0.5\naround = { kind = \"fast\", cohort = 2, probability = 0.5, around = { kind = \"uniform\", cohort = 3 } }";
         let mut fast = selector(ENTRY, text, 20).unwrap();
         let mut counts = [0; 6];
         for number in 0..1000 {
@@ -491,7 +491,7 @@ mod tests {
             ("cohort = 5\nchance = 0.5\nadaptive = 1.0", "give one of chance, every and adaptive"),
             (
                 "cohort = 5\nchance = 1.5",
-                "select.chance = 1.5: 1.5 is out of range; give a chance from 0 to 1",
+                "select.probability = 1.5: 1.5 is out of range; give a chance from 0 to 1",
             ),
             ("cohort = 5\nchance = 0.5\nwindow = 3", "select.window = 3: only means something with adaptive"),
             ("cohort = 50", "larger than the fleet"),

@@ -17,7 +17,7 @@ use super::clock::Clock;
 pub const ADAGRAD: Entry<dyn ServerRule> = Entry {
     name: "fedadagrad",
     about: "Adagrad at the server: steps shrink where aggregates were large, for good",
-    example: "rate = 0.1                 # required; the authors tune it
+    example: "learning_rate = 0.1                 # required; the authors tune it
 tau = 0.001
 beta1 = 0.0
 clock = \"run\"",
@@ -28,7 +28,7 @@ clock = \"run\"",
 pub const YOGI: Entry<dyn ServerRule> = Entry {
     name: "fedyogi",
     about: "Yogi at the server: as fedadam, but what is remembered of sizes changes no faster than they do",
-    example: "rate = 0.01                # required; the authors tune it
+    example: "learning_rate = 0.01                # required; the authors tune it
 tau = 0.001
 beta1 = 0.9
 beta2 = 0.99
@@ -40,7 +40,7 @@ clock = \"run\"",
 pub const ADAM: Entry<dyn ServerRule> = Entry {
     name: "fedadam",
     about: "Adam at the server: steps by the sign of the aggregate rather than its size",
-    example: "rate = 0.01                # required; the authors tune it
+    example: "learning_rate = 0.01                # required; the authors tune it
 tau = 0.001
 beta1 = 0.9
 beta2 = 0.99
@@ -51,7 +51,7 @@ clock = \"run\"",
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    rate: Positive,
+    learning_rate: Positive,
     #[serde(default = "a_thousandth")]
     tau: Positive,
     beta1: Option<Probability>,
@@ -104,7 +104,7 @@ impl Adaptive {
         }
         Ok(Box::new(Adaptive {
             rule,
-            learning_rate: table.rate.get(),
+            learning_rate: table.learning_rate.get(),
             tau: table.tau.get(),
             beta1,
             beta2,
@@ -226,11 +226,11 @@ mod tests {
         // v = 0.25 + 2.25 = 2.5, then 2.75.
         let first = 1.0 + 0.1 * 1.5 / (2.5_f64.sqrt() + 0.5);
         let second = first - 0.1 * 0.5 / (2.75_f64.sqrt() + 0.5);
-        check(ADAGRAD, "rate = 0.1\ntau = 0.5", &moves, &[first, first, second]);
+        check(ADAGRAD, "learning_rate = 0.1\ntau = 0.5", &moves, &[first, first, second]);
         // m = 0.75, v = 0.75 * 0.25 + 0.25 * 2.25 = 0.75; m = 0.125, v = 0.75 * 0.75 + 0.25 * 0.25 = 0.625.
         let first = 1.0 + 0.1 * 0.75 / (0.75_f64.sqrt() + 0.5);
         let second = first + 0.1 * 0.125 / (0.625_f64.sqrt() + 0.5);
-        let betas = "rate = 0.1\ntau = 0.5\nbeta1 = 0.5\nbeta2 = 0.75";
+        let betas = "learning_rate = 0.1\ntau = 0.5\nbeta1 = 0.5\nbeta2 = 0.75";
         check(ADAM, betas, &moves, &[first, first, second]);
         // v = 0.25 + 0.25 * 2.25 = 0.8125, for it was below; then 0.8125 - 0.25 * 0.25 = 0.75.
         let first = 1.0 + 0.1 * 0.75 / (0.8125_f64.sqrt() + 0.5);
@@ -241,11 +241,11 @@ mod tests {
     #[test]
     fn what_it_remembers_is_saved() {
         for entry in [ADAGRAD, YOGI, ADAM] {
-            let mut whole = server(entry, "rate = 0.1").unwrap();
+            let mut whole = server(entry, "learning_rate = 0.1").unwrap();
             play(whole.as_mut(), &[1.5, -0.5]);
             let mut saver = Saver::new();
             whole.save(&mut saver);
-            let mut again = server(entry, "rate = 0.1").unwrap();
+            let mut again = server(entry, "learning_rate = 0.1").unwrap();
             again.load(&mut Loader::new(&saver.finish())).unwrap();
             assert_eq!(play(again.as_mut(), &[0.25]), play(whole.as_mut(), &[0.25]), "{}", entry.name);
         }
@@ -254,8 +254,10 @@ mod tests {
     #[test]
     fn numbers_that_do_not_fit_are_refused() {
         let refused = |entry, text: &str| server(entry, text).err().unwrap();
-        assert!(refused(ADAM, "tau = 0.1").contains("server.rate: missing"));
-        assert!(refused(YOGI, "rate = 1.0\nbeta2 = 1.0").contains("nothing is ever learnt"));
-        assert!(refused(ADAGRAD, "rate = 1.0\nbeta2 = 0.9").contains("forgets nothing; leave it out"));
+        assert!(refused(ADAM, "tau = 0.1").contains("server.learning_rate: missing"));
+        assert!(refused(YOGI, "learning_rate = 1.0\nbeta2 = 1.0").contains("nothing is ever learnt"));
+        assert!(
+            refused(ADAGRAD, "learning_rate = 1.0\nbeta2 = 0.9").contains("forgets nothing; leave it out")
+        );
     }
 }

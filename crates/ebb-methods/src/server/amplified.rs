@@ -18,7 +18,7 @@ use super::{moved_model, one};
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "amplified",
     about: "as plain, and every so many rounds what the model has moved since the last time is lengthened",
-    example: "rate = 1.0
+    example: "learning_rate = 1.0
 clock = \"run\"
 every = 500                # rounds of a period: P; required
 factor = 10.0              # gamma",
@@ -29,7 +29,7 @@ factor = 10.0              # gamma",
 #[serde(deny_unknown_fields)]
 struct Amplified {
     #[serde(default = "one")]
-    rate: Positive,
+    learning_rate: Positive,
     #[serde(default)]
     clock: Clock,
     every: NonZeroU32,
@@ -55,7 +55,7 @@ impl ServerRule for Amplified {
     }
 
     fn update_model(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
-        let mut model = moved_model(round, self.rate, aggregate);
+        let mut model = moved_model(round, self.learning_rate, aggregate);
         self.anchor.lengthen(round, self.every, self.factor, &mut model);
         self.model = Arc::new(Parcel::of(model));
     }
@@ -133,7 +133,7 @@ mod tests {
 
     fn server(every: u32, factor: f64) -> Amplified {
         let mut server = Amplified {
-            rate: one(),
+            learning_rate: one(),
             clock: Clock::Run,
             every: NonZeroU32::new(every).unwrap(),
             factor: Positive::new(factor).unwrap(),

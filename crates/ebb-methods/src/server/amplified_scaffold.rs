@@ -18,7 +18,7 @@ use super::{moved_model, one, scaffold};
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "amplified-scaffold",
     about: "as amplified, and sends the mean of the control variates of local.kind amplified-scaffold",
-    example: "rate = 1.0
+    example: "learning_rate = 1.0
 clock = \"run\"
 every = 20                 # rounds of a period: P; required
 factor = 1.5               # gamma",
@@ -29,7 +29,7 @@ factor = 1.5               # gamma",
 #[serde(deny_unknown_fields)]
 struct AmplifiedScaffold {
     #[serde(default = "one")]
-    rate: Positive,
+    learning_rate: Positive,
     #[serde(default)]
     clock: Clock,
     every: NonZeroU32,
@@ -65,7 +65,7 @@ impl ServerRule for AmplifiedScaffold {
 
     fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
         scaffold::add_changes(&mut self.next, round, contributions);
-        let mut model = moved_model(round, self.rate, aggregate);
+        let mut model = moved_model(round, self.learning_rate, aggregate);
         if self.anchor.lengthen(round, self.every, self.factor, &mut model) {
             self.control.clone_from(&self.next);
         }
@@ -118,7 +118,7 @@ mod tests {
     fn variates_and_amplification_wait_for_the_period_to_end() {
         let mut world = World::of(4);
         let mut server: AmplifiedScaffold = AmplifiedScaffold {
-            rate: one(),
+            learning_rate: one(),
             clock: Clock::Run,
             every: NonZeroU32::new(2).unwrap(),
             factor: one_and_a_half(),

@@ -18,7 +18,7 @@ use super::one;
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "fedavgm",
     about: "as plain, with momentum: part of the earlier aggregates is added again",
-    example: "rate = 1.0
+    example: "learning_rate = 1.0
 momentum = 0.9
 clock = \"run\"",
     build: |settings| {
@@ -34,7 +34,7 @@ clock = \"run\"",
 #[serde(deny_unknown_fields)]
 struct FedAvgM {
     #[serde(default = "one")]
-    rate: Positive,
+    learning_rate: Positive,
     #[serde(default = "nine_tenths")]
     momentum: Probability,
     #[serde(default)]
@@ -67,7 +67,7 @@ impl ServerRule for FedAvgM {
         for at in round.trained_ranges.iter().cloned().flatten() {
             let velocity = &mut self.velocity[at];
             *velocity = self.momentum.get() * *velocity + f64::from(aggregate[at]);
-            model[at] = (f64::from(round.global.model[at]) + self.rate.get() * *velocity) as f32;
+            model[at] = (f64::from(round.global.model[at]) + self.learning_rate.get() * *velocity) as f32;
         }
         self.model = Arc::new(Parcel::of(model));
     }
@@ -106,8 +106,13 @@ mod tests {
     #[test]
     fn part_of_the_earlier_aggregates_is_added_again() {
         let (momentum, rate) = (Probability::new(0.5).unwrap(), Positive::new(2.0).unwrap());
-        let mut server =
-            FedAvgM { rate, momentum, clock: Clock::Run, model: Arc::default(), velocity: Vec::new() };
+        let mut server = FedAvgM {
+            learning_rate: rate,
+            momentum,
+            clock: Clock::Run,
+            model: Arc::default(),
+            velocity: Vec::new(),
+        };
         server.start_from(vec![0.0, 0.0]);
         let mut world = World::of(2);
         // Velocities 1, 2.5, and the same after a round without answers, then 0.25.
@@ -121,8 +126,13 @@ mod tests {
         assert_eq!(server.model().model[1], 2.0, "running statistics move by the aggregate");
         let mut saver = Saver::new();
         server.save(&mut saver);
-        let mut again =
-            FedAvgM { rate, momentum, clock: Clock::Run, model: Arc::default(), velocity: Vec::new() };
+        let mut again = FedAvgM {
+            learning_rate: rate,
+            momentum,
+            clock: Clock::Run,
+            model: Arc::default(),
+            velocity: Vec::new(),
+        };
         again.load(&mut Loader::new(&saver.finish())).unwrap();
         assert_eq!((again.velocity, again.model), (server.velocity, server.model));
     }

@@ -23,7 +23,7 @@ use crate::own_updates::{add, no_aggregator, no_stand_ins, own};
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "fedawe",
     about: "clients go on from the model they were last given, and their updates count for the rounds they missed",
-    example: "rate = 1.0
+    example: "learning_rate = 1.0
 clock = \"run\"
 # clip = 0.5               # the longest that the mean update may be",
     build: |settings| {
@@ -37,7 +37,7 @@ clock = \"run\"
 #[serde(deny_unknown_fields)]
 struct FedAwe {
     #[serde(default = "one")]
-    rate: Positive,
+    learning_rate: Positive,
     #[serde(default)]
     clock: Clock,
     clip: Option<Positive>,
@@ -84,7 +84,7 @@ impl ServerRule for FedAwe {
         let trained = round.trained_ranges.iter().cloned().flatten();
         let length = trained.map(|at| mean_delta[at] * mean_delta[at]).sum::<f64>().sqrt();
         let shorten = self.clip.map_or(1.0, |clip| (clip.get() / length).min(1.0));
-        let factor = self.rate.get() * shorten;
+        let factor = self.learning_rate.get() * shorten;
         // Running statistics count once: they are no direction in which to go on.
         let mut moved: Vec<_> = models.iter().zip(&once).map(|(model, by)| (model + by) as f32).collect();
         for at in round.trained_ranges.iter().cloned().flatten() {
@@ -121,7 +121,7 @@ mod tests {
     fn what_was_missed_is_made_up_for_within_the_clip_and_not_in_running_statistics() {
         for (clip, expected) in [(None, [-2.0, 9.0]), (Some(4.0), [6.0, 9.0])] {
             let mut server = FedAwe {
-                rate: one(),
+                learning_rate: one(),
                 clock: Clock::Run,
                 clip: clip.and_then(Positive::new),
                 own: OwnModels::default(),

@@ -23,7 +23,7 @@ use crate::own_updates::{no_aggregator, no_stand_ins};
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "focus",
     about: "the model less the local rate times the sum of the last gradients, which local.kind focus sends; as plain beside another",
-    example: "rate = 1.0                 # times the local rate
+    example: "learning_rate = 1.0                 # times the local rate
 clock = \"run\"
 empty_rounds = \"stay\"      # or step: along the last gradients",
     build: |settings| {
@@ -37,7 +37,7 @@ empty_rounds = \"stay\"      # or step: along the last gradients",
 #[serde(deny_unknown_fields)]
 struct Focus {
     #[serde(default = "one")]
-    rate: Positive,
+    learning_rate: Positive,
     #[serde(default)]
     clock: Clock,
     #[serde(default)]
@@ -72,7 +72,7 @@ impl ServerRule for Focus {
             })
             .collect();
         // Answers without gradients are another local rule's; running statistics are averaged in any case.
-        let mut model = moved_model(round, self.rate, aggregate);
+        let mut model = moved_model(round, self.learning_rate, aggregate);
         if changes.is_empty() && !own.is_empty() {
             self.model = Arc::new(Parcel::of(model));
             return;
@@ -81,7 +81,7 @@ impl ServerRule for Focus {
         if own.is_empty() && self.empty_rounds == EmptyRounds::Stay {
             return;
         }
-        let factor = self.rate.get() * f64::from(round.learning_rate);
+        let factor = self.learning_rate.get() * f64::from(round.learning_rate);
         for at in round.trained_ranges.iter().cloned().flatten() {
             model[at] = (f64::from(round.global.model[at]) - factor * self.sum[at]) as f32;
         }
@@ -133,7 +133,7 @@ mod tests {
         {
             let (mut server, mut world) = (
                 Focus {
-                    rate: one(),
+                    learning_rate: one(),
                     clock: Clock::Run,
                     empty_rounds,
                     model: Arc::default(),
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn beside_another_local_rule_it_is_plain_and_running_statistics_are_averaged() {
         let mut server = Focus {
-            rate: one(),
+            learning_rate: one(),
             clock: Clock::Run,
             empty_rounds: EmptyRounds::Stay,
             model: Arc::default(),

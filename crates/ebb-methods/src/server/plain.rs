@@ -13,7 +13,7 @@ use super::{moved_model, one};
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "plain",
     about: "the model plus the aggregate times a server rate",
-    example: "rate = 1.0
+    example: "learning_rate = 1.0
 clock = \"run\"               # or shift: the local rate's schedule starts anew whenever the objective changes",
     build: |settings| Ok(Box::new(settings.parse::<Plain>()?)),
 };
@@ -22,7 +22,7 @@ clock = \"run\"               # or shift: the local rate's schedule starts anew 
 #[serde(deny_unknown_fields)]
 struct Plain {
     #[serde(default = "one")]
-    rate: Positive,
+    learning_rate: Positive,
     #[serde(default)]
     clock: Clock,
     #[serde(skip)]
@@ -39,7 +39,7 @@ impl ServerRule for Plain {
     }
 
     fn update_model(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
-        self.start_from(moved_model(round, self.rate, aggregate));
+        self.start_from(moved_model(round, self.learning_rate, aggregate));
     }
 
     fn model(&self) -> &Arc<Parcel> {

@@ -23,7 +23,7 @@ use crate::local::scaffold::CONTROL;
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "scaffold",
     about: "as plain, and sends the mean of the control variates of local.kind scaffold",
-    example: "rate = 1.0
+    example: "learning_rate = 1.0
 clock = \"run\"               # or shift: the local rate's schedule starts anew whenever the objective changes",
     build: |settings| Ok(Box::new(settings.parse::<Scaffold>()?)),
 };
@@ -32,7 +32,7 @@ clock = \"run\"               # or shift: the local rate's schedule starts anew 
 #[serde(deny_unknown_fields)]
 struct Scaffold {
     #[serde(default = "one")]
-    rate: Positive,
+    learning_rate: Positive,
     #[serde(default)]
     clock: Clock,
     #[serde(skip)]
@@ -56,7 +56,7 @@ impl ServerRule for Scaffold {
     }
 
     fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]) {
-        self.model = Arc::new(Parcel::of(moved_model(round, self.rate, aggregate)));
+        self.model = Arc::new(Parcel::of(moved_model(round, self.learning_rate, aggregate)));
         add_changes(&mut self.control, round, contributions);
     }
 
@@ -126,7 +126,7 @@ mod tests {
 
     fn new() -> Scaffold {
         let mut server =
-            Scaffold { rate: one(), clock: Clock::Run, model: Arc::default(), control: Vec::new() };
+            Scaffold { learning_rate: one(), clock: Clock::Run, model: Arc::default(), control: Vec::new() };
         server.start_from(vec![0.0]);
         server
     }
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn the_model_moves_by_the_aggregate_and_travels_with_the_variate() {
         let (mut server, world) = (new(), World::of(4));
-        server.rate = Positive::new(0.5).unwrap();
+        server.learning_rate = Positive::new(0.5).unwrap();
         server.update_model(&world.round(0), &[], &[3.0]);
         assert_eq!(server.model().as_ref(), &Parcel::of(vec![1.5]));
         assert_eq!(server.parcel(&world.round(0)).bytes(), 8);

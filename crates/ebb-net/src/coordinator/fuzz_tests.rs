@@ -169,7 +169,7 @@ impl FuzzedCoordinator {
     }
 
     fn begin_round(&mut self, wait: Wait) {
-        let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None };
+        let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch_size: None };
         let global = Arc::new(Parcel::of(vec![self.round as f32; N_PARAMS]));
         let job = Arc::new(Job { round: self.round, global, learning_rate: 0.5, work });
         let order = |client| Assignment {

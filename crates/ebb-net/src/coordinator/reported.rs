@@ -26,7 +26,7 @@ impl Coordinator {
                     client = client.number(),
                     stated,
                     believed,
-                    "it states many times the usual samples and counts for fewer (serve.most_samples_times)"
+                    "it states many times the usual samples and counts for fewer (serve.max_samples_times)"
                 );
             }
         }

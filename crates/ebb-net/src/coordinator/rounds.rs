@@ -145,13 +145,13 @@ fn encode_work(work: Work, samples: u32) -> [u32; 4] {
         Amount::Steps(steps) => (0, steps),
         Amount::Epochs(epochs) => (1, epochs),
     };
-    [epochs, amount.get(), work.batch.map_or(0, NonZeroU32::get), samples]
+    [epochs, amount.get(), work.batch_size.map_or(0, NonZeroU32::get), samples]
 }
 
 fn decode_work([epochs, amount, batch, samples]: [u32; 4]) -> Option<(Work, u32)> {
     let amount = NonZeroU32::new(amount)?;
     let amount = if epochs == 1 { Amount::Epochs(amount) } else { Amount::Steps(amount) };
-    Some((Work { amount, batch: NonZeroU32::new(batch) }, samples))
+    Some((Work { amount, batch_size: NonZeroU32::new(batch) }, samples))
 }
 
 /// The round that is open.

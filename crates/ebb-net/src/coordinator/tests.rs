@@ -239,7 +239,7 @@ fn ready(in_hand: Option<wire::InHand>) -> wire::Ready {
 }
 
 fn assignments(round: RoundNo, clients: &[u32]) -> Vec<Assignment> {
-    let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None };
+    let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch_size: None };
     let global = Arc::new(Parcel::of(vec![1.0; N_PARAMS]));
     let job = Arc::new(Job { round, global, learning_rate: 0.5, work });
     let order =
@@ -587,7 +587,7 @@ fn no_client_is_assigned_more_steps_than_its_samples_make() {
         let mut office = TestCoordinator::with_clients(rules(), 1);
         // Twice over 20 samples, seven at a time: six steps.
         let (two, seven) = (NonZeroU32::new(2).unwrap(), NonZeroU32::new(7));
-        let work = Work { amount: Amount::Epochs(two), batch: seven };
+        let work = Work { amount: Amount::Epochs(two), batch_size: seven };
         let mut orders = assignments(0, &[0]);
         orders[0].job = Arc::new(Job { work, ..orders[0].job.as_ref().clone() });
         let offers = PackedModel::pack_all(&orders, Packing::default());

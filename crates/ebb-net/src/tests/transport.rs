@@ -254,7 +254,7 @@ fn play_round(
     wait: Wait,
 ) -> Vec<(u32, u32, f32)> {
     fleet.roll_call(number, census).unwrap();
-    let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None };
+    let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch_size: None };
     let global = Arc::new(Parcel::of(vec![value; N_PARAMS]));
     let job = Arc::new(Job { round: number, global, learning_rate: 0.5, work });
     let order = |client| Assignment { client, job: Arc::clone(&job), acknowledged: None };

@@ -12,7 +12,7 @@ use super::probabilities::{ByLabels, Smallest};
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "adversarial",
     about: "anew in every round, with a chance that grows with the smallest label a client holds (MIFA)",
-    example: "least = 0.1                # chance of a client with the first label; with only the last it is 1",
+    example: "min_probability = 0.1                # chance of a client with the first label; with only the last it is 1",
     build: |settings| {
         let by_labels = ByLabels::smallest(settings.parse::<Smallest>()?, settings);
         Ok(Box::new(Bernoulli::by_labels(by_labels, settings)))
@@ -26,7 +26,7 @@ mod tests {
     #[test]
     fn probabilities_grow_with_the_smallest_label() {
         let n_rounds = 4000;
-        let shares = up_shares("adversarial", "least = 0.1", 20, n_rounds);
+        let shares = up_shares("adversarial", "min_probability = 0.1", 20, n_rounds);
         // Client `idx` holds label `idx` of ten; from 10 on also the next, which for the last is label 0.
         for (idx, share) in shares.into_iter().enumerate() {
             let smallest = if idx == 19 { 0 } else { idx % 10 };
@@ -40,7 +40,10 @@ mod tests {
     fn a_wrong_probability_is_reported_with_the_remedy() {
         check_refused(
             "adversarial",
-            &[("least = 2.0", "least = 2.0: 2 is out of range; give a chance from 0 to 1")],
+            &[(
+                "min_probability = 2.0",
+                "min_probability = 2.0: 2 is out of range; give a chance from 0 to 1",
+            )],
         );
     }
 }

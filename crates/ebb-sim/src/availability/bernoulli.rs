@@ -14,9 +14,9 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "bernoulli",
     about: "each client is up with its own chance, anew in every round; one chance for all or one a class (E3CS)",
     example:
-        "chance = 0.5
-# classes = [{ clients = 25, chance = 0.1 }, { clients = 75, chance = 0.9 }]   # instead, in order of id
-# classes = [{ share = 0.25, chance = 0.1 }, { share = 0.75, chance = 0.9 }]   # ... as shares of all clients",
+        "probability = 0.5
+# classes = [{ clients = 25, probability = 0.1 }, { clients = 75, probability = 0.9 }]   # instead, in order of id
+# classes = [{ share = 0.25, probability = 0.1 }, { share = 0.75, probability = 0.9 }]   # ... as shares of all clients",
     build: |settings| Ok(Box::new(Bernoulli::build(settings)?)),
 };
 
@@ -24,7 +24,7 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
 #[serde(deny_unknown_fields)]
 struct Table {
     /// For all.
-    chance: Option<Probability>,
+    probability: Option<Probability>,
     /// For some clients each, in order of id.
     classes: Option<Vec<Class>>,
 }
@@ -39,7 +39,7 @@ pub(super) struct Bernoulli {
 impl Bernoulli {
     fn build(settings: &Settings<'_>) -> Result<Bernoulli, SettingsError> {
         let table = settings.parse::<Table>()?;
-        let given = ProbabilitySettings { probability: table.chance, classes: table.classes.as_deref() };
+        let given = ProbabilitySettings { probability: table.probability, classes: table.classes.as_deref() };
         Ok(Bernoulli {
             seed: settings.context().seed,
             probabilities: Probabilities::read_plain(settings, &given)?,
@@ -79,10 +79,10 @@ mod tests {
 
     #[test]
     fn long_run_shares_are_the_probabilities() {
-        let by_count = "classes = [{ clients = 25, chance = 0.1 }, { clients = 25, chance = 0.3 },
-                                   { clients = 25, chance = 0.6 }, { clients = 25, chance = 1.0 }]";
-        let by_share = "classes = [{ share = 0.25, chance = 0.1 }, { share = 0.25, chance = 0.3 },
-                                   { share = 0.25, chance = 0.6 }, { share = 0.25, chance = 1.0 }]";
+        let by_count = "classes = [{ clients = 25, probability = 0.1 }, { clients = 25, probability = 0.3 },
+                                   { clients = 25, probability = 0.6 }, { clients = 25, probability = 1.0 }]";
+        let by_share = "classes = [{ share = 0.25, probability = 0.1 }, { share = 0.25, probability = 0.3 },
+                                   { share = 0.25, probability = 0.6 }, { share = 0.25, probability = 1.0 }]";
         let shares = up_shares("bernoulli", by_count, 100, 4000);
         assert_eq!(shares, up_shares("bernoulli", by_share, 100, 4000));
         for (class, probability) in [0.1, 0.3, 0.6].into_iter().enumerate() {
@@ -96,23 +96,23 @@ mod tests {
     #[test]
     fn a_client_is_up_whatever_the_size_of_the_fleet() {
         let (mut small, mut large) = (Bits::new(70), Bits::new(1000));
-        build("bernoulli", "chance = 0.5", 70).unwrap().mark_up(3, &Bits::new(70), &mut small);
-        build("bernoulli", "chance = 0.5", 1000).unwrap().mark_up(3, &Bits::new(1000), &mut large);
+        build("bernoulli", "probability = 0.5", 70).unwrap().mark_up(3, &Bits::new(70), &mut small);
+        build("bernoulli", "probability = 0.5", 1000).unwrap().mark_up(3, &Bits::new(1000), &mut large);
         assert!((0..70).all(|idx| small.get(idx) == large.get(idx)));
     }
 
     #[test]
     fn nobody_and_everybody_are_certain() {
         let mut up = Bits::new(500);
-        build("bernoulli", "chance = 0.0", 500).unwrap().mark_up(0, &Bits::new(500), &mut up);
+        build("bernoulli", "probability = 0.0", 500).unwrap().mark_up(0, &Bits::new(500), &mut up);
         assert_eq!(up.count(), 0);
-        build("bernoulli", "chance = 1.0", 500).unwrap().mark_up(0, &Bits::new(500), &mut up);
+        build("bernoulli", "probability = 1.0", 500).unwrap().mark_up(0, &Bits::new(500), &mut up);
         assert_eq!(up.count(), 500);
     }
 
     #[test]
     fn shares_of_an_odd_fleet_leave_nobody_out() {
-        let text = "classes = [{ share = 0.5, chance = 0.0 }, { share = 0.5, chance = 1.0 }]";
+        let text = "classes = [{ share = 0.5, probability = 0.0 }, { share = 0.5, probability = 1.0 }]";
         assert_eq!(up_shares("bernoulli", text, 3, 1), [0.0, 0.0, 1.0]);
         assert_eq!(up_shares("bernoulli", text, 1, 1), [0.0]);
     }
@@ -122,25 +122,25 @@ mod tests {
         check_refused(
             "bernoulli",
             &[
-                ("chance = 1.2", "chance = 1.2: 1.2 is out of range; give a chance from 0 to 1"),
-                ("", "chance: missing; give chance or classes"),
+                ("probability = 1.2", "probability = 1.2: 1.2 is out of range; give a chance from 0 to 1"),
+                ("", "chance: missing; give probability or classes"),
                 (
-                    "classes = [{ clients = 3, chance = 0.5 }]",
-                    "classes = [{ chance = 0.5, clients = 3 }]: they hold 3 clients, but the data has 10",
+                    "classes = [{ clients = 3, probability = 0.5 }]",
+                    "classes = [{ probability = 0.5, clients = 3 }]: they hold 3 clients, but the data has 10",
                 ),
                 (
-                    "classes = [{ share = 0.3, chance = 0.5 }]",
-                    "classes = [{ chance = 0.5, share = 0.3 }]: their shares add up to 0.3; make it 1",
+                    "classes = [{ share = 0.3, probability = 0.5 }]",
+                    "classes = [{ probability = 0.5, share = 0.3 }]: their shares add up to 0.3; make it 1",
                 ),
                 (
-                    "classes = [{ chance = 0.5 }]",
+                    "classes = [{ probability = 0.5 }]",
                     "classes[0]: give clients, how many, or share, what part of all",
                 ),
                 (
-                    "classes = [{ clients = 5, chance = 0.5 }, { share = 0.5, chance = 0.5 }]",
+                    "classes = [{ clients = 5, probability = 0.5 }, { share = 0.5, probability = 0.5 }]",
                     "classes[1]: give clients in all classes or share in all",
                 ),
-                ("chance = 0.5\nclasses = []", "classes = []: give chance or classes, not both"),
+                ("probability = 0.5\nclasses = []", "classes = []: give probability or classes, not both"),
             ],
         );
     }

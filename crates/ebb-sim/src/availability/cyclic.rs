@@ -18,9 +18,9 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "cyclic",
     about: "each client is up for one stretch of every cycle, beginning at a moment of its own (FedAU)",
     example: "cycle = 100                # rounds
-chance = 0.1               # part of the cycle that the stretch is, to the nearest round
-# classes = [{ share = 0.5, chance = 0.1 }, { share = 0.5, chance = 0.9 }]   # instead, in order of id
-# by_labels = { law = \"dirichlet\", mean = 0.1, alpha = 0.1, least = 0.02 }   # or: see the kind labels",
+probability = 0.1               # part of the cycle that the stretch is, to the nearest round
+# classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
+# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see the kind labels",
     build: |settings| Ok(Box::new(Cyclic::build(settings)?)),
 };
 
@@ -29,7 +29,7 @@ chance = 0.1               # part of the cycle that the stretch is, to the neare
 struct Table {
     #[serde(default = "hundred")]
     cycle: NonZeroU32,
-    chance: Option<Probability>,
+    probability: Option<Probability>,
     classes: Option<Vec<Class>>,
 }
 
@@ -47,7 +47,7 @@ struct Cyclic {
 impl Cyclic {
     fn build(settings: &Settings<'_>) -> Result<Cyclic, SettingsError> {
         let table: Table = settings.parse_without(&["kind", "by_labels"])?;
-        let given = ProbabilitySettings { probability: table.chance, classes: table.classes.as_deref() };
+        let given = ProbabilitySettings { probability: table.probability, classes: table.classes.as_deref() };
         let probabilities = Probabilities::read(settings, &given)?;
         Ok(Cyclic { seed: settings.context().seed, cycle: table.cycle.get(), probabilities })
     }
@@ -111,7 +111,7 @@ mod tests {
             "cyclic",
             &[
                 ("cycle = 0\nchance = 0.1", "cycle = 0: expected a whole number from 1 to 4294967295"),
-                ("cycle = 5", "chance: missing; give one of chance, classes and by_labels"),
+                ("cycle = 5", "chance: missing; give one of probability, classes and by_labels"),
             ],
         );
     }

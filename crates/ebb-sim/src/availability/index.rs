@@ -18,14 +18,14 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "index",
     about: "a share of the clients, drawn by a law over their ids: few are up often, most hardly ever (FAST)",
     example:
-        "law = \"beta\"               # of idx / clients; what is drawn beyond the last client is drawn again
+        "distribution = \"beta\"               # of idx / clients; what is drawn beyond the last client is drawn again
 share = 0.1                # of the clients are up, or the next whole number
 a = 1.0                    # the law's two parameters; earlier: 20.0
 b = 10.0                   # earlier: 1.0
-# law = \"gamma\"            # or: with
+# distribution = \"gamma\"            # or: with
 # shape = 10.0             # ... earlier: 20.0, or 5.0
 # scale = 0.01             # ... earlier: 0.01, or 0.05
-# law = \"weibull\"          # or: with
+# distribution = \"weibull\"          # or: with
 # shape = 10.0             # ... earlier: 20.0
 # scale = 0.8333333333     # ... that is 1 / 1.2",
     build: |settings| Ok(Box::new(Index::build(settings)?)),
@@ -33,7 +33,7 @@ b = 10.0                   # earlier: 1.0
 
 #[derive(Debug, Serialize, Deserialize)]
 struct DistributionTable {
-    law: DistributionName,
+    distribution: DistributionName,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -108,17 +108,18 @@ struct Index {
 impl Index {
     fn build(settings: &Settings<'_>) -> Result<Index, SettingsError> {
         let BuildContext { seed, n_clients, .. } = settings.context();
-        let (share, distribution) = match settings.parse_without::<DistributionTable>(&["kind"])?.law {
+        let (share, distribution) = match settings.parse_without::<DistributionTable>(&["kind"])?.distribution
+        {
             DistributionName::Beta => {
-                let Beta { share, a, b } = settings.parse_without(&["kind", "law"])?;
+                let Beta { share, a, b } = settings.parse_without(&["kind", "distribution"])?;
                 (share, Distribution::Beta { a: a.get(), b: b.get() })
             }
             DistributionName::Gamma => {
-                let Gamma { share, shape, scale } = settings.parse_without(&["kind", "law"])?;
+                let Gamma { share, shape, scale } = settings.parse_without(&["kind", "distribution"])?;
                 (share, Distribution::Gamma { shape: shape.get(), scale: scale.get() })
             }
             DistributionName::Weibull => {
-                let Weibull { share, shape, scale } = settings.parse_without(&["kind", "law"])?;
+                let Weibull { share, shape, scale } = settings.parse_without(&["kind", "distribution"])?;
                 (share, Distribution::Weibull { shape: shape.get(), scale: scale.get() })
             }
         };
@@ -303,14 +304,14 @@ mod tests {
 
     #[test]
     fn clients_are_up_as_often_as_was_published() {
-        check("law = \"beta\"", &[(0, 0.735), (9, 0.432), (19, 0.177), (49, 0.003)], 22.5);
-        let gamma = check("law = \"gamma\"", &[(9, 0.935), (19, 0.077)], 13.5);
+        check("distribution = \"beta\"", &[(0, 0.735), (9, 0.432), (19, 0.177), (49, 0.003)], 22.5);
+        let gamma = check("distribution = \"gamma\"", &[(9, 0.935), (19, 0.077)], 13.5);
         // The next best, its neighbour, is behind by a ten-thousandth: less than the error, which is 0.0018 each.
         assert!(gamma.iter().all(|&share| share <= gamma[9] + 0.0125), "{gamma:?}");
         let never = gamma.iter().filter(|&&share| share == 0.0).count();
         assert!((69..=73).contains(&never), "{never}");
         // The mode of the law, 0.9^0.1 / 1.2, is at 82.46.
-        let weibull = check("law = \"weibull\"", &[(82, 0.417), (79, 0.393), (99, 0.021)], 34.0);
+        let weibull = check("distribution = \"weibull\"", &[(82, 0.417), (79, 0.393), (99, 0.021)], 34.0);
         assert!(weibull.iter().all(|&share| share < 0.417 + 0.025), "{weibull:?}");
     }
 
@@ -338,10 +339,16 @@ mod tests {
         enrolled.set(1, false);
         enrolled.set(8, false);
         for (text, distribution) in [
-            ("law = \"beta\"\na = 1.0\nb = 3.0", Distribution::Beta { a: 1.0, b: 3.0 }),
-            ("law = \"beta\"\na = 2.0\nb = 1.5", Distribution::Beta { a: 2.0, b: 1.5 }),
-            ("law = \"gamma\"\nshape = 3.0\nscale = 0.2", Distribution::Gamma { shape: 3.0, scale: 0.2 }),
-            ("law = \"weibull\"\nshape = 2.0\nscale = 0.5", Distribution::Weibull { shape: 2.0, scale: 0.5 }),
+            ("distribution = \"beta\"\na = 1.0\nb = 3.0", Distribution::Beta { a: 1.0, b: 3.0 }),
+            ("distribution = \"beta\"\na = 2.0\nb = 1.5", Distribution::Beta { a: 2.0, b: 1.5 }),
+            (
+                "distribution = \"gamma\"\nshape = 3.0\nscale = 0.2",
+                Distribution::Gamma { shape: 3.0, scale: 0.2 },
+            ),
+            (
+                "distribution = \"weibull\"\nshape = 2.0\nscale = 0.5",
+                Distribution::Weibull { shape: 2.0, scale: 0.5 },
+            ),
         ] {
             let mut world = build("index", &format!("share = 0.4\n{text}"), n_clients).unwrap();
             let mut stream = Stream::of_run(3, "test");
@@ -373,7 +380,7 @@ mod tests {
     #[test]
     fn the_time_predicted_from_the_last_round_changes_nothing() {
         let n_clients = 500;
-        let text = "law = \"beta\"\nshare = 0.3";
+        let text = "distribution = \"beta\"\nshare = 0.3";
         let mut long = build("index", text, n_clients).unwrap();
         for number in 0..200 {
             // Rounds with few clients and with all take turns, so the guess is often wrong, both ways.
@@ -391,10 +398,10 @@ mod tests {
     #[test]
     fn the_true_probabilities_are_those_of_the_rounds() {
         for text in [
-            "law = \"beta\"",
-            "law = \"beta\"\nshare = 0.15",
-            "law = \"gamma\"",
-            "law = \"weibull\"\nshare = 0.3",
+            "distribution = \"beta\"",
+            "distribution = \"beta\"\nshare = 0.15",
+            "distribution = \"gamma\"",
+            "distribution = \"weibull\"\nshare = 0.3",
         ] {
             let world = build("index", text, 100).unwrap();
             let probability: Vec<_> =
@@ -427,19 +434,24 @@ mod tests {
         assert!(close(&found, [5.0 / 6.0, 7.0 / 12.0, 7.0 / 12.0]), "{found:?}");
         assert!(close(&inclusion_probabilities(&[0.5, 0.25, 0.25], 1), [0.5, 0.25, 0.25]));
         assert!(
-            build("index", "law = \"beta\"", 10_000).unwrap().oracle_probability(ClientId::new(0)).is_none()
+            build("index", "distribution = \"beta\"", 10_000)
+                .unwrap()
+                .oracle_probability(ClientId::new(0))
+                .is_none()
         );
     }
 
     #[test]
     fn as_many_are_up_as_the_share_says_or_the_next_whole_number() {
         for (share, n_clients, expected) in [(0.1, 139, 14), (0.1, 100, 10), (0.07, 100, 7), (0.0, 9, 0)] {
-            for up in up_by_round("index", &format!("law = \"beta\"\nshare = {share}"), n_clients, 20) {
+            for up in
+                up_by_round("index", &format!("distribution = \"beta\"\nshare = {share}"), n_clients, 20)
+            {
                 assert_eq!(up.count(), expected, "{share} of {n_clients}");
             }
         }
         // All of this law lies on the first client, so the other nine cannot be had.
-        for up in up_by_round("index", "law = \"gamma\"\nscale = 0.0001", 100, 20) {
+        for up in up_by_round("index", "distribution = \"gamma\"\nscale = 0.0001", 100, 20) {
             assert_eq!(up.iter().collect::<Vec<_>>(), [0]);
         }
     }
@@ -451,15 +463,18 @@ mod tests {
             &[
                 ("", "law: missing; it has no default"),
                 (
-                    "law = \"bata\"",
-                    "law = \"bata\": unknown value; did you mean \"beta\"? known values: beta, gamma, weibull",
+                    "distribution = \"bata\"",
+                    "distribution = \"bata\": unknown value; did you mean \"beta\"? known values: beta, gamma, weibull",
                 ),
-                ("law = \"beta\"\na = 0.0", "a = 0.0: 0 is out of range; give a number above 0"),
+                ("distribution = \"beta\"\na = 0.0", "a = 0.0: 0 is out of range; give a number above 0"),
                 (
-                    "law = \"beta\"\nshape = 2.0",
+                    "distribution = \"beta\"\nshape = 2.0",
                     "shape = 2.0: unknown key; did you mean \"share\"? keys of kind \"index\": share, a, b",
                 ),
-                ("law = \"gamma\"\nshare = 2.0", "share = 2.0: 2 is out of range; give a chance from 0 to 1"),
+                (
+                    "distribution = \"gamma\"\nshare = 2.0",
+                    "share = 2.0: 2 is out of range; give a chance from 0 to 1",
+                ),
             ],
         );
     }

@@ -12,11 +12,11 @@ use super::probabilities::ByLabels;
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "labels",
     about: "anew in every round, with a chance that depends on the labels a client holds (FedAU, FedAWE)",
-    example: "law = \"dirichlet\"          # labels have Dirichlet weights, a chance is their mean over the client's samples
+    example: "distribution = \"dirichlet\"          # labels have Dirichlet weights, a chance is their mean over the client's samples
 mean = 0.1                 # chance, mean over all label mixes
 alpha = 0.1                # of the Dirichlet law
-least = 0.02               # no chance is below it
-# law = \"uniform\"          # or: weights between 0 and ...
+min_probability = 0.02               # no chance is below it
+# distribution = \"uniform\"          # or: weights between 0 and ...
 # first = 1.0              # ... this, for the first half of the labels
 # second = 0.5             # ... this, for the second half",
     build: |settings| Ok(Box::new(Bernoulli::by_labels(ByLabels::build(settings)?, settings))),
@@ -41,13 +41,13 @@ mod tests {
 
     #[test]
     fn probabilities_are_the_mean_weight_of_the_labels_held() {
-        let shares = check("least = 0.0\nmean = 0.1");
+        let shares = check("min_probability = 0.0\nmean = 0.1");
         // The weights of all labels add up to 10 * 0.1.
         let sum: f64 = shares[..10].iter().sum();
         assert!((sum - 1.0).abs() < 5.0 * (1.0 / f64::from(N_ROUNDS)).sqrt(), "{shares:?}");
         assert!(shares[..10].iter().any(|&share| share < 0.001), "Dirichlet weights of 0.1 are uneven");
 
-        let shares = check("law = \"uniform\"");
+        let shares = check("distribution = \"uniform\"");
         assert!(shares[5..10].iter().all(|&share| share < 0.53), "{shares:?}");
         assert!(shares[..5].iter().any(|&share| share > 0.53), "{shares:?}");
     }
@@ -65,12 +65,12 @@ mod tests {
             "labels",
             &[
                 (
-                    "law = \"even\"",
-                    "law = \"even\": unknown value; known values: dirichlet, uniform, smallest",
+                    "distribution = \"even\"",
+                    "distribution = \"even\": unknown value; known values: dirichlet, uniform, smallest",
                 ),
                 ("alpha = 0.0", "alpha = 0.0: 0 is out of range; give a number above 0"),
                 (
-                    "law = \"uniform\"\nalpha = 1.0",
+                    "distribution = \"uniform\"\nalpha = 1.0",
                     "alpha = 1.0: unknown key; keys of kind \"labels\": first, second",
                 ),
             ],

@@ -15,11 +15,11 @@ use super::probabilities::{Class, Probabilities, ProbabilitySettings};
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "markov",
     about: "each client comes and goes by a chain of two states, up and down, begun in its long-run law (FedAU)",
-    example: "comes = 0.05               # chance that a client that is down is up in the next round
-chance = 0.1               # of being up in the long run; that of going follows: comes * (1 / chance - 1)
-# classes = [{ share = 0.5, chance = 0.1 }, { share = 0.5, chance = 0.9 }]   # instead, in order of id
-# by_labels = { law = \"dirichlet\", mean = 0.1, alpha = 0.1, least = 0.02 }   # or: see the kind labels
-# goes = 0.45              # or: the chance that a client that is up is down in the next round",
+    example: "down_to_up = 0.05               # chance that a client that is down is up in the next round
+probability = 0.1               # of being up in the long run; that of going follows: comes * (1 / chance - 1)
+# classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
+# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see the kind labels
+# up_to_down = 0.45              # or: the chance that a client that is up is down in the next round",
     build: |settings| Ok(Box::new(Markov::build(settings)?)),
 };
 
@@ -27,9 +27,9 @@ chance = 0.1               # of being up in the long run; that of going follows:
 #[serde(deny_unknown_fields)]
 struct Table {
     #[serde(default = "twentieth")]
-    comes: Probability,
-    goes: Option<Probability>,
-    chance: Option<Probability>,
+    down_to_up: Probability,
+    up_to_down: Option<Probability>,
+    probability: Option<Probability>,
     classes: Option<Vec<Class>>,
 }
 
@@ -81,17 +81,17 @@ impl Markov {
     fn build(settings: &Settings<'_>) -> Result<Markov, SettingsError> {
         let table: Table = settings.parse_without(&["kind", "by_labels"])?;
         let BuildContext { seed, n_clients, .. } = settings.context();
-        let to_up = table.comes.get();
+        let to_up = table.down_to_up.get();
         if to_up == 0.0 {
-            return Err(settings.error("comes", "nobody would ever come; give a chance above 0"));
+            return Err(settings.error("down_to_up", "nobody would ever come; give a chance above 0"));
         }
-        let given = ProbabilitySettings { probability: table.chance, classes: table.classes.as_deref() };
-        let transitions = match table.goes {
+        let given = ProbabilitySettings { probability: table.probability, classes: table.classes.as_deref() };
+        let transitions = match table.up_to_down {
             None => Transitions::WithShare(to_up, Probabilities::read(settings, &given)?),
             Some(to_down) => {
                 if given.probability.is_some() || given.classes.is_some() || settings.has("by_labels") {
                     let message = "give goes, or the share of time that it follows from, not both";
-                    return Err(settings.error("goes", message));
+                    return Err(settings.error("up_to_down", message));
                 }
                 Transitions::Same(Chain { to_up, to_down: to_down.get() })
             }
@@ -178,10 +178,10 @@ mod tests {
         let (n_clients, n_rounds) = (1000, 2000);
         // The last needs more than certainty to go, so it goes at once and comes less often.
         for (text, share, eigenvalue) in [
-            ("chance = 0.1", 0.1, 1.0 - 0.05 - 0.45),
-            ("comes = 0.2\nchance = 0.8", 0.8, 1.0 - 0.2 - 0.05),
-            ("comes = 0.1\ngoes = 0.3", 0.25, 1.0 - 0.1 - 0.3),
-            ("chance = 0.01", 0.01, -1.0 / 99.0),
+            ("probability = 0.1", 0.1, 1.0 - 0.05 - 0.45),
+            ("down_to_up = 0.2\nchance = 0.8", 0.8, 1.0 - 0.2 - 0.05),
+            ("down_to_up = 0.1\ngoes = 0.3", 0.25, 1.0 - 0.1 - 0.3),
+            ("probability = 0.01", 0.01, -1.0 / 99.0),
         ] {
             let played = up_by_round("markov", text, n_clients, n_rounds);
             let (mut ups, mut both) = (0, 0);
@@ -211,17 +211,17 @@ mod tests {
         let n = 200_000;
         for share in [0.02, 0.1, 0.7] {
             let found =
-                up_by_round("markov", &format!("chance = {share}"), n, 1)[0].count() as f64 / n as f64;
+                up_by_round("markov", &format!("probability = {share}"), n, 1)[0].count() as f64 / n as f64;
             assert!((found - share).abs() < 5.0 * (share * (1.0 - share) / n as f64).sqrt(), "{found}");
         }
-        assert!(up_shares("markov", "chance = 1.0", 70, 50).iter().all(|&share| share == 1.0));
-        assert!(up_shares("markov", "chance = 0.0", 70, 50).iter().all(|&share| share == 0.0));
+        assert!(up_shares("markov", "probability = 1.0", 70, 50).iter().all(|&share| share == 1.0));
+        assert!(up_shares("markov", "probability = 0.0", 70, 50).iter().all(|&share| share == 0.0));
     }
 
     #[test]
     fn the_true_probability_is_the_share_of_the_rounds() {
         for (text, probability) in
-            [("chance = 0.1", 0.1), ("comes = 0.1\ngoes = 0.3", 0.25), ("chance = 0.0", 0.0)]
+            [("probability = 0.1", 0.1), ("down_to_up = 0.1\ngoes = 0.3", 0.25), ("probability = 0.0", 0.0)]
         {
             let world = build("markov", text, 3).unwrap();
             let found = world.oracle_probability(ClientId::new(2)).unwrap();
@@ -247,16 +247,19 @@ mod tests {
         check_refused(
             "markov",
             &[
-                ("", "chance: missing; give one of chance, classes and by_labels"),
-                ("comes = 0.0\nchance = 0.5", "comes = 0.0: nobody would ever come; give a chance above 0"),
-                ("goes = 1.5", "goes = 1.5: 1.5 is out of range; give a chance from 0 to 1"),
+                ("", "chance: missing; give one of probability, classes and by_labels"),
                 (
-                    "goes = 0.5\nchance = 0.5",
-                    "goes = 0.5: give goes, or the share of time that it follows from, not both",
+                    "down_to_up = 0.0\nchance = 0.5",
+                    "down_to_up = 0.0: nobody would ever come; give a chance above 0",
+                ),
+                ("up_to_down = 1.5", "up_to_down = 1.5: 1.5 is out of range; give a chance from 0 to 1"),
+                (
+                    "up_to_down = 0.5\nchance = 0.5",
+                    "up_to_down = 0.5: give goes, or the share of time that it follows from, not both",
                 ),
                 (
-                    "chance = 0.5\nby_labels = {}",
-                    "by_labels: give one of chance, classes and by_labels, not two",
+                    "probability = 0.5\nby_labels = {}",
+                    "by_labels: give one of probability, classes and by_labels, not two",
                 ),
             ],
         );

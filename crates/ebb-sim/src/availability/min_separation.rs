@@ -14,9 +14,9 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "min-separation",
     about: "whoever took part is down for some rounds, so this world depends on whom a method asks",
     example: "rounds = 10                # that a client rests after it took part
-chance = 1.0               # of being up when rested, anew in every round; 1 if left out
-# classes = [{ share = 0.5, chance = 0.1 }, { share = 0.5, chance = 0.9 }]   # instead, in order of id
-# by_labels = { law = \"dirichlet\", mean = 0.1, alpha = 0.1, least = 0.02 }   # or: see the kind labels",
+probability = 1.0               # of being up when rested, anew in every round; 1 if left out
+# classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
+# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see the kind labels",
     build: |settings| Ok(Box::new(MinSeparation::build(settings)?)),
 };
 
@@ -24,7 +24,7 @@ chance = 1.0               # of being up when rested, anew in every round; 1 if 
 #[serde(deny_unknown_fields)]
 struct Table {
     rounds: u32,
-    chance: Option<Probability>,
+    probability: Option<Probability>,
     classes: Option<Vec<Class>>,
 }
 
@@ -41,7 +41,7 @@ impl MinSeparation {
     fn build(settings: &Settings<'_>) -> Result<MinSeparation, SettingsError> {
         let table: Table = settings.parse_without(&["kind", "by_labels"])?;
         let BuildContext { seed, n_clients, .. } = settings.context();
-        let given = ProbabilitySettings { probability: table.chance, classes: table.classes.as_deref() };
+        let given = ProbabilitySettings { probability: table.probability, classes: table.classes.as_deref() };
         let plain = given.probability.is_none() && given.classes.is_none() && !settings.has("by_labels");
         let probabilities =
             if plain { Probabilities::All(1.0) } else { Probabilities::read(settings, &given)? };
@@ -116,7 +116,10 @@ mod tests {
             "min-separation",
             &[
                 ("", "rounds: missing; it has no default"),
-                ("rounds = 2\nchance = 0.5\nclasses = []", "classes = []: give chance or classes, not both"),
+                (
+                    "rounds = 2\nchance = 0.5\nclasses = []",
+                    "classes = []: give probability or classes, not both",
+                ),
             ],
         );
     }

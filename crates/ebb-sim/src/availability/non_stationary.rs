@@ -19,9 +19,9 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "non-stationary",
     about: "anew in every round, with a client's own chance times what the time says (FedAWE)",
     example: "shape = \"sine\"             # times depth * sin(2 pi round / period) + 1 - depth
-chance = 0.5               # each client's own
-# classes = [{ share = 0.5, chance = 0.1 }, { share = 0.5, chance = 0.9 }]   # instead, in order of id
-# by_labels = { law = \"uniform\", first = 1.0, second = 0.5 }                 # or: see the kind labels
+probability = 0.5               # each client's own
+# classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
+# by_labels = { distribution = \"uniform\", first = 1.0, second = 0.5 }                 # or: see the kind labels
 period = 20                # rounds
 depth = 0.3                # how much of the chance comes and goes
 # shape = \"interleaved\"    # or: the same, but nobody is up whose chance is below ...
@@ -49,7 +49,7 @@ struct ShapeTable {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sine {
-    chance: Option<Probability>,
+    probability: Option<Probability>,
     classes: Option<Vec<Class>>,
     #[serde(default = "twenty")]
     period: NonZeroU32,
@@ -60,7 +60,7 @@ struct Sine {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Staircase {
-    chance: Option<Probability>,
+    probability: Option<Probability>,
     classes: Option<Vec<Class>>,
     #[serde(default = "twenty")]
     period: NonZeroU32,
@@ -71,7 +71,7 @@ struct Staircase {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Interleaved {
-    chance: Option<Probability>,
+    probability: Option<Probability>,
     classes: Option<Vec<Class>>,
     #[serde(default = "twenty")]
     period: NonZeroU32,
@@ -116,17 +116,15 @@ impl NonStationary {
         let (probability, classes, period, shape, min_probability) =
             match settings.parse_without::<ShapeTable>(&["kind", "by_labels"])?.shape {
                 ShapeName::Sine => {
-                    let Sine { chance: probability, classes, period, depth } =
-                        settings.parse_without(&others)?;
+                    let Sine { probability, classes, period, depth } = settings.parse_without(&others)?;
                     (probability, classes, period, Shape::Sine { depth: depth.get() }, 0.0)
                 }
                 ShapeName::Staircase => {
-                    let Staircase { chance: probability, classes, period, low } =
-                        settings.parse_without(&others)?;
+                    let Staircase { probability, classes, period, low } = settings.parse_without(&others)?;
                     (probability, classes, period, Shape::Staircase { low: low.get() }, 0.0)
                 }
                 ShapeName::Interleaved => {
-                    let Interleaved { chance: probability, classes, period, depth, cut: min_probability } =
+                    let Interleaved { probability, classes, period, depth, cut: min_probability } =
                         settings.parse_without(&others)?;
                     (probability, classes, period, Shape::Sine { depth: depth.get() }, min_probability.get())
                 }
@@ -195,7 +193,7 @@ mod tests {
             "shape = \"sine\"\nchance = 0.5\ndepth = 0.3",
             &[(0, 0.35), (5, 0.5), (10, 0.35), (15, 0.2), (20, 0.35), (35, 0.2)],
         );
-        check("chance = 1.0\ndepth = 0.1\nperiod = 4", &[(0, 0.9), (1, 1.0), (3, 0.8), (40, 0.9)]);
+        check("probability = 1.0\ndepth = 0.1\nperiod = 4", &[(0, 0.9), (1, 1.0), (3, 0.8), (40, 0.9)]);
         check(
             "shape = \"staircase\"\nchance = 0.5",
             &[(0, 0.5), (9, 0.5), (10, 0.2), (19, 0.2), (20, 0.5), (39, 0.2)],
@@ -221,7 +219,7 @@ mod tests {
                     "low = 0.5: unknown key; keys of kind \"non-stationary\": chance, classes, period, depth",
                 ),
                 ("depth = 2.0\nchance = 0.5", "depth = 2.0: 2 is out of range; give a chance from 0 to 1"),
-                ("", "chance: missing; give one of chance, classes and by_labels"),
+                ("", "chance: missing; give one of probability, classes and by_labels"),
             ],
         );
     }

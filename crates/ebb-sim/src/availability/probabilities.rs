@@ -20,7 +20,7 @@ pub(super) struct Class {
     clients: Option<NonZeroU32>,
     /// Or what share of all.
     share: Option<Probability>,
-    chance: Probability,
+    probability: Probability,
 }
 
 /// What a table says about chances, beside `by_labels`.
@@ -48,8 +48,8 @@ impl Probabilities {
         match (given.probability, given.classes) {
             (Some(probability), None) => Ok(Probabilities::All(probability.get())),
             (None, Some(classes)) => Ok(Probabilities::Each(by_classes(settings, classes)?)),
-            (None, None) => Err(settings.error("chance", "missing; give chance or classes")),
-            (Some(_), Some(_)) => Err(settings.error("classes", "give chance or classes, not both")),
+            (None, None) => Err(settings.error("probability", "missing; give probability or classes")),
+            (Some(_), Some(_)) => Err(settings.error("classes", "give probability or classes, not both")),
         }
     }
 
@@ -61,10 +61,10 @@ impl Probabilities {
         let inner = settings.inner("by_labels");
         match (given.probability.is_some() || given.classes.is_some(), inner.is_written()) {
             (true, true) => {
-                Err(settings.error("by_labels", "give one of chance, classes and by_labels, not two"))
+                Err(settings.error("by_labels", "give one of probability, classes and by_labels, not two"))
             }
             (false, false) => {
-                Err(settings.error("chance", "missing; give one of chance, classes and by_labels"))
+                Err(settings.error("probability", "missing; give one of probability, classes and by_labels"))
             }
             (false, true) => Ok(Probabilities::ByLabels(Box::new(ByLabels::build(&inner)?))),
             (true, false) => Probabilities::read_plain(settings, given),
@@ -109,7 +109,7 @@ fn by_classes(settings: &Settings<'_>, classes: &[Class]) -> Result<Vec<f64>, Se
         if n_given > 0 && sum_of_shares > 0.0 {
             return wrong("give clients in all classes or share in all");
         }
-        probabilities.resize(end.clamp(probabilities.len(), n_clients), class.chance.get());
+        probabilities.resize(end.clamp(probabilities.len(), n_clients), class.probability.get());
     }
     let wrong = |message: String| Err(settings.error("classes", message));
     if n_given > 0 && n_given != n_clients {
@@ -150,7 +150,7 @@ enum LabelDistributionName {
 #[derive(Debug, Serialize, Deserialize)]
 struct DistributionTable {
     #[serde(default)]
-    law: LabelDistributionName,
+    distribution: LabelDistributionName,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -163,7 +163,7 @@ struct Dirichlet {
     alpha: Positive,
     /// No client's chance is below it.
     #[serde(default = "fiftieth")]
-    least: Probability,
+    min_probability: Probability,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -182,7 +182,7 @@ struct Uniform {
 #[serde(deny_unknown_fields)]
 pub(super) struct Smallest {
     #[serde(default = "tenth")]
-    least: Probability,
+    min_probability: Probability,
 }
 
 fn tenth() -> Probability {
@@ -204,15 +204,15 @@ fn half() -> Probability {
 impl ByLabels {
     /// Reads `law` and its keys.
     pub(super) fn build(settings: &Settings<'_>) -> Result<ByLabels, SettingsError> {
-        let distribution = match settings.parse_without::<DistributionTable>(&["kind"])?.law {
+        let distribution = match settings.parse_without::<DistributionTable>(&["kind"])?.distribution {
             LabelDistributionName::Dirichlet => {
-                LabelDistribution::Dirichlet(settings.parse_without(&["kind", "law"])?)
+                LabelDistribution::Dirichlet(settings.parse_without(&["kind", "distribution"])?)
             }
             LabelDistributionName::Uniform => {
-                LabelDistribution::Uniform(settings.parse_without(&["kind", "law"])?)
+                LabelDistribution::Uniform(settings.parse_without(&["kind", "distribution"])?)
             }
             LabelDistributionName::Smallest => {
-                LabelDistribution::Smallest(settings.parse_without(&["kind", "law"])?)
+                LabelDistribution::Smallest(settings.parse_without(&["kind", "distribution"])?)
             }
         };
         Ok(ByLabels::new(distribution, settings))
@@ -268,7 +268,8 @@ impl ByLabels {
                 let last = n_classes.saturating_sub(1).max(1) as f64;
                 (0..n_classes)
                     .map(|label| {
-                        parameters.least.get() + (1.0 - parameters.least.get()) * label as f64 / last
+                        parameters.min_probability.get()
+                            + (1.0 - parameters.min_probability.get()) * label as f64 / last
                     })
                     .collect()
             }
@@ -282,11 +283,11 @@ impl ByLabels {
             if n_samples > 0.0 { sum / n_samples } else { 0.0 }
         };
         match &self.distribution {
-            LabelDistribution::Dirichlet(parameters) => mean().max(parameters.least.get()).min(1.0),
+            LabelDistribution::Dirichlet(parameters) => mean().max(parameters.min_probability.get()).min(1.0),
             LabelDistribution::Uniform(_) => mean(),
             LabelDistribution::Smallest(parameters) => {
                 let smallest = counts.iter().position(|&count| count > 0);
-                smallest.map_or(parameters.least.get(), |label| weights[label])
+                smallest.map_or(parameters.min_probability.get(), |label| weights[label])
             }
         }
     }

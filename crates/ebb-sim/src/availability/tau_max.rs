@@ -15,7 +15,7 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "tau-max",
     about: "each client is up every so many rounds of its own, tau at most (MimiC)",
     example: "tau = 10                   # rounds; nobody is up more seldom
-deviation = 3.0            # a client's number of rounds is |normal| with this deviation, rounded; 0 counts as 1
+std = 3.0            # a client's number of rounds is |normal| with this deviation, rounded; 0 counts as 1
 begin = \"together\"         # everybody is up in round 0; or \"apart\": each begins at a round of its own",
     build: |settings| Ok(Box::new(TauMax::build(settings)?)),
 };
@@ -26,7 +26,7 @@ struct Table {
     #[serde(default = "ten")]
     tau: NonZeroU32,
     #[serde(default = "three")]
-    deviation: NonNegative,
+    std: NonNegative,
     #[serde(default)]
     begin: Begin,
 }
@@ -59,7 +59,7 @@ impl TauMax {
         let tau = f64::from(table.tau.get());
         let (mut periods, mut phases) = (Stream::of_run(seed, "period"), Stream::of_run(seed, "phase"));
         let clients = (0..n_clients).map(|_| {
-            let period = (periods.normal().abs() * table.deviation.get()).round().clamp(1.0, tau) as u32;
+            let period = (periods.normal().abs() * table.std.get()).round().clamp(1.0, tau) as u32;
             let phase = phases.below(period as usize) as u32;
             (period, if table.begin == Begin::Apart { phase } else { 0 })
         });
@@ -126,7 +126,7 @@ mod tests {
             "tau-max",
             &[
                 ("tau = 0", "tau = 0: expected a whole number from 1 to 4294967295"),
-                ("deviation = -1.0", "deviation = -1.0: -1 is out of range; give 0 or a number above it"),
+                ("std = -1.0", "std = -1.0: -1 is out of range; give 0 or a number above it"),
                 (
                     "begin = \"apar\"",
                     "begin = \"apar\": unknown value; did you mean \"apart\"? known values: together, apart",

@@ -132,33 +132,33 @@ pub(super) fn check_refused(kind: &str, cases: &[(&str, &str)]) {
 /// Every kind with every law, shape and source of chances.
 const WORLDS: &[(&str, &str)] = &[
     ("always", ""),
-    ("bernoulli", "chance = 0.4"),
-    ("bernoulli", "classes = [{ share = 0.5, chance = 0.1 }, { share = 0.5, chance = 0.9 }]"),
+    ("bernoulli", "probability = 0.4"),
+    ("bernoulli", "classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]"),
     ("dropout", "ratio = 0.5"),
     ("dropout", "ratio = 0.4\nclusters = 1\nfull_first_round = true"),
     ("dropout", "ratio = 0.4\nclusters = 1\nevenly_over = \"counts\""),
     ("dropout", "ratio = 0.0\nclusters = \"data\""),
-    ("index", "law = \"beta\"\nshare = 0.3"),
-    ("index", "law = \"beta\"\na = 20.0\nb = 1.0"),
-    ("index", "law = \"gamma\""),
-    ("index", "law = \"gamma\"\nshape = 5.0\nscale = 0.05"),
-    ("index", "law = \"weibull\""),
-    ("index", "law = \"weibull\"\nshape = 20.0"),
-    ("markov", "chance = 0.3"),
-    ("markov", "comes = 0.2\ngoes = 0.3"),
-    ("markov", "by_labels = { law = \"dirichlet\", mean = 0.3 }"),
+    ("index", "distribution = \"beta\"\nshare = 0.3"),
+    ("index", "distribution = \"beta\"\na = 20.0\nb = 1.0"),
+    ("index", "distribution = \"gamma\""),
+    ("index", "distribution = \"gamma\"\nshape = 5.0\nscale = 0.05"),
+    ("index", "distribution = \"weibull\""),
+    ("index", "distribution = \"weibull\"\nshape = 20.0"),
+    ("markov", "probability = 0.3"),
+    ("markov", "down_to_up = 0.2\ngoes = 0.3"),
+    ("markov", "by_labels = { distribution = \"dirichlet\", mean = 0.3 }"),
     ("cyclic", "cycle = 7\nchance = 0.4"),
-    ("cyclic", "cycle = 7\nby_labels = { law = \"smallest\" }"),
+    ("cyclic", "cycle = 7\nby_labels = { distribution = \"smallest\" }"),
     ("periodic", "groups = 1\nrounds = 3"),
-    ("non-stationary", "chance = 0.5"),
-    ("non-stationary", "shape = \"staircase\"\nby_labels = { law = \"uniform\" }"),
+    ("non-stationary", "probability = 0.5"),
+    ("non-stationary", "shape = \"staircase\"\nby_labels = { distribution = \"uniform\" }"),
     ("non-stationary", "shape = \"interleaved\"\nchance = 0.5"),
     ("tau-max", ""),
     ("tau-max", "tau = 5\nbegin = \"apart\""),
     ("min-separation", "rounds = 2"),
     ("min-separation", "rounds = 2\nchance = 0.5"),
     ("labels", "mean = 0.3"),
-    ("labels", "law = \"uniform\""),
+    ("labels", "distribution = \"uniform\""),
     ("adversarial", ""),
 ];
 
@@ -195,26 +195,28 @@ fn the_other_choices_of_an_example_build_too() {
             let Some(other) = line.strip_prefix("# ") else { continue };
             let key = other.split(' ').next().unwrap();
             let exclusive: &[&str] = match key {
-                "law" | "shape" if other.contains('"') => {
+                "distribution" | "shape" if other.contains('"') => {
                     let own: Vec<_> = lines[at + 1..]
                         .iter()
                         .map_while(|line| line.strip_prefix("# "))
                         .take_while(|line| !line.starts_with(key))
                         .collect();
-                    let probability = if entry.name == "non-stationary" { "chance = 0.5" } else { "" };
+                    let probability = if entry.name == "non-stationary" { "probability = 0.5" } else { "" };
                     let text = format!("{other}\n{probability}\n{}", own.join("\n"));
                     assert!(build(entry.name, &text, 100).is_ok(), "{}: {text}", entry.name);
                     continue;
                 }
-                "classes" | "by_labels" | "goes" => &["chance", "classes"],
+                "classes" | "by_labels" | "up_to_down" => &["probability", "classes"],
                 "clusters" | "offset" => &[],
                 // Belongs to the law or shape before it.
                 _ => continue,
             };
             let rest = lines.iter().filter(|line| !exclusive.iter().any(|key| line.starts_with(key)));
             let rest: Vec<_> = rest.copied().collect();
-            let text = format!("{}\n{other}", rest.join("\n"))
-                .replace("[{ clients = 25, chance = 0.1 }, {", "[{ clients = 25, chance = 0.2 }, {");
+            let text = format!("{}\n{other}", rest.join("\n")).replace(
+                "[{ clients = 25, probability = 0.1 }, {",
+                "[{ clients = 25, probability = 0.2 }, {",
+            );
             let n_clients = if other.contains("[4, 4, 12]") { 20 } else { 100 };
             let built = build(entry.name, &text, n_clients);
             assert!(built.is_ok(), "{}: {text}: {:?}", entry.name, built.err());
@@ -334,7 +336,7 @@ fn data_without_classes_or_clusters_is_refused_where_they_matter() {
         ),
         (
             "cyclic",
-            "by_labels = { law = \"uniform\" }",
+            "by_labels = { distribution = \"uniform\" }",
             "a.toml:3:1: world.availability.by_labels: the data has no classes; \
              give data with classes, or another kind of availability",
         ),

@@ -17,7 +17,7 @@ pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     example: "success = 0.9
 # classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
 #            { clients = 25, success = 0.6 }, { clients = 25, success = 0.9 }]   # instead, in order of id
-# least = 1                # each client does its own number of steps or passes, drawn once from this to what is asked",
+# min_epochs = 1                # each client does its own number of steps or passes, drawn once from this to what is asked",
     build: |settings| Ok(Box::new(Failure::build(settings)?)),
 };
 
@@ -29,7 +29,7 @@ struct Table {
     /// For so many clients each, in order of id.
     classes: Option<Vec<Class>>,
     /// The least that a client is set to do of what is asked; all of it, if it is not given.
-    least: Option<NonZeroU32>,
+    min_epochs: Option<NonZeroU32>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ impl Failure {
             (None, None) => return Err(settings.error("success", "missing; give success or classes")),
             (Some(_), Some(_)) => return Err(settings.error("classes", "give success or classes, not both")),
         };
-        Ok(Failure { seed: settings.context().seed, classes, minimum: table.least })
+        Ok(Failure { seed: settings.context().seed, classes, minimum: table.min_epochs })
     }
 
     fn success_probability(&self, client: ClientId) -> f64 {

@@ -121,7 +121,7 @@ mod tests {
         let number = |n| NonZeroU32::new(n).unwrap();
         let batch = Some(number(20));
         let check = |amount, client, steps: Option<u32>| {
-            let returned = Half.returned_work(0, ClientId::new(client), Work { amount, batch });
+            let returned = Half.returned_work(0, ClientId::new(client), Work { amount, batch_size: batch });
             assert_eq!(returned.map(|work| work.steps(100).get()), steps, "{amount:?}");
         };
         check(Amount::Steps(number(10)), 0, Some(5));

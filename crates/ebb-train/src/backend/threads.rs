@@ -213,7 +213,7 @@ mod tests {
             ebb_settings::Tree::parse("[data]\nkind = \"quadratic\"\ncentres = [[0.0]]", "test").unwrap();
         let task = crate::data::build(&tree.table("data", ebb_settings::BuildContext::default())).unwrap();
         let one = std::num::NonZeroU32::MIN;
-        let work = ebb_round::Work { amount: ebb_round::Amount::Steps(one), batch: None };
+        let work = ebb_round::Work { amount: ebb_round::Amount::Steps(one), batch_size: None };
         let global = std::sync::Arc::new(ebb_round::Parcel::of(vec![0.0]));
         let job = std::sync::Arc::new(ebb_round::Job { round: 0, global, learning_rate: 0.1, work });
         let client = ebb_round::ClientId::new(0);

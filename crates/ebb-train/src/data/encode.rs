@@ -30,7 +30,7 @@ pub(super) struct EncodingTable {
 pub(super) struct ColumnEncoding {
     pub(super) name: String,
     mean: Option<f64>,
-    deviation: Option<f64>,
+    std: Option<f64>,
     categories: Option<Vec<String>>,
 }
 
@@ -38,8 +38,7 @@ impl EncodingTable {
     /// What is wrong with it, and the key below `columns` at which; `is_categorical` says which columns have names.
     pub(super) fn check(&self, is_categorical: impl Fn(&str) -> bool) -> Result<(), (usize, String)> {
         let mut seen = BTreeSet::new();
-        for (at, ColumnEncoding { name, mean, deviation: std, categories }) in self.columns.iter().enumerate()
-        {
+        for (at, ColumnEncoding { name, mean, std, categories }) in self.columns.iter().enumerate() {
             let duplicate = categories.as_deref().and_then(first_duplicate);
             let message = match (mean, std, categories) {
                 _ if !seen.insert(name) => format!("column \"{name}\" is there twice; leave out one of them"),
@@ -168,7 +167,7 @@ impl Encoding {
             Some(names) => ColumnCode::OneHot(names.iter().cloned().zip(0..).collect()),
             None => ColumnCode::Scaled {
                 mean: column.mean.expect("it was checked"),
-                std: column.deviation.expect("it was checked"),
+                std: column.std.expect("it was checked"),
             },
         };
         let columns: Vec<_> =
@@ -188,7 +187,7 @@ impl Encoding {
                     (None, None, Some(names.into_iter().map(|(name, _)| name.clone()).collect()))
                 }
             };
-            ColumnEncoding { name: name.clone(), mean, deviation: std, categories }
+            ColumnEncoding { name: name.clone(), mean, std, categories }
         };
         EncodingTable { classes, columns: self.columns.iter().map(column).collect() }
     }

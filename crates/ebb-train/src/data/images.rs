@@ -158,7 +158,7 @@ pub const EMNIST_LETTERS_10K: Entry<dyn Task> = Entry {
 const EXAMPLE: &str = "clients = 20
 # samples = 200            # a client; without it, as many as can be had
 # test_samples = 2000      # without it, the whole test set
-# judge_on = \"held-out\"    # what all clients hold out, pooled, instead of the test set
+# test_on = \"held-out\"    # what all clients hold out, pooled, instead of the test set
 # seed = 1                 # fixes who holds what when the run's seed varies
 # [data.split]             # who holds which samples: ebbflow list splits
 # [data.sizes]             # how many a client holds: ebbflow list sizes";
@@ -170,7 +170,7 @@ struct ImageTable {
     samples: Option<NonZeroU32>,
     test_samples: Option<NonZeroU32>,
     #[serde(default, skip_serializing_if = "TestOn::is_default")]
-    judge_on: TestOn,
+    test_on: TestOn,
     seed: Option<u64>,
     #[serde(skip_serializing)]
     #[expect(dead_code, reason = "a table that the split reads")]
@@ -181,7 +181,7 @@ struct ImageTable {
 }
 
 fn build(settings: &Settings<'_>, set: &'static ImageSet) -> Result<Box<dyn Task>, SettingsError> {
-    let ImageTable { clients, samples, test_samples, judge_on: test_on, seed, .. } = settings.parse()?;
+    let ImageTable { clients, samples, test_samples, test_on, seed, .. } = settings.parse()?;
     let wrong = |error: ReadError| settings.error("kind", error.message_for_set(set.name));
     let folder = read::data_folder(settings.data_folder()).map_err(wrong)?;
     let train = load(set, &folder, Part::Train).map_err(wrong)?;

@@ -60,7 +60,7 @@ impl PartitionSettings {
     ) -> Result<LabelledTask, SettingsError> {
         let pooled = self.test_on == TestOn::HeldOut;
         if pooled && self.test_samples.is_some() {
-            let message = "models are judged on what clients hold out; leave out this or judge_on";
+            let message = "models are judged on what clients hold out; leave out this or test_on";
             return Err(settings.error("test_samples", message));
         }
         let TrainAndTest { train, test, n_classes, input, default_model } = pools;
@@ -70,7 +70,7 @@ impl PartitionSettings {
         let split = split::split_samples(settings, self.samples, &labels, n_classes, n_clients, seed)?;
         let holds_out = split.held_out.iter().any(|list| !list.is_empty());
         if pooled && !holds_out {
-            return Err(settings.error("judge_on", "nobody holds anything out; set data.split.held_out"));
+            return Err(settings.error("test_on", "nobody holds anything out; set data.split.held_out"));
         }
         let net = net::build(&settings.at_path("model"), input, n_classes, default_model)?;
         let (test_samples, indices) = if pooled {

@@ -27,13 +27,13 @@ pub const ENTRY: Entry<dyn Task> = Entry {
 # test_file = \"adult/adult.test.gz\"   # or a share of the rows, drawn at random
 test_share = 0.2
 label = \"income\"                      # the column of the classes
-# values = [\"hours-per-week\"]         # or those to be met, with loss = \"squared-error\" for the model
+# targets = [\"hours-per-week\"]         # or those to be met, with loss = \"squared-error\" for the model
 categorical = [\"workclass\", \"sex\"]    # columns of names; all others are numbers
 # leave_out = [\"fnlwgt\"]
 # columns = [\"age\", \"workclass\"]      # where the file has no line of their names
 # comment = \"|\"                       # what lines that are passed over begin with
 # separator = \";\"                    # if it is no comma
-# encoding = { classes = [\"no\", \"yes\"], columns = [{ name = \"age\", mean = 38.6, deviation = 13.6 }] }
+# encoding = { classes = [\"no\", \"yes\"], columns = [{ name = \"age\", mean = 38.6, std = 13.6 }] }
 clients = 20
 # samples = 200                       # a client; without it, all there are
 # seed = 1                            # fixes who holds what when the run's seed varies
@@ -56,7 +56,7 @@ struct TableData {
     test_file: Option<String>,
     test_share: Option<Share>,
     label: Option<String>,
-    values: Option<Vec<String>>,
+    targets: Option<Vec<String>>,
     #[serde(default)]
     categorical: Vec<String>,
     #[serde(default)]
@@ -172,7 +172,7 @@ impl TableData {
         }
         self.check_encoding_table(settings, given)?;
         let width = Encoding::from_table(given).width;
-        let n_targets = self.values.as_ref().map_or(0, Vec::len);
+        let n_targets = self.targets.as_ref().map_or(0, Vec::len);
         let n_classes = if self.label.is_some() { given.classes.len() } else { n_targets };
         if width == 0 || n_classes == 0 {
             return Err(
@@ -202,7 +202,7 @@ impl TableData {
 
     /// Whether a column is what the model should tell.
     fn is_target(&self, name: &str) -> bool {
-        self.label.as_deref() == Some(name) || self.values.iter().flatten().any(|value| value == name)
+        self.label.as_deref() == Some(name) || self.targets.iter().flatten().any(|value| value == name)
     }
 
     /// Says how rows become numbers here to clients who have other rows.
@@ -307,17 +307,17 @@ impl TableData {
 
     /// Whether the columns that the settings name are there, and each is named for one purpose.
     fn check_names(&self, settings: &Settings<'_>, names: &[String]) -> Result<(), SettingsError> {
-        match (&self.label, &self.values) {
+        match (&self.label, &self.targets) {
             (None, None) => {
                 let message =
                     "missing; name the column of the classes, or those of values to be met as values";
                 return Err(settings.error("label", message));
             }
             (Some(_), Some(_)) => {
-                return Err(settings.error("values", "label is given; leave out one of them"));
+                return Err(settings.error("targets", "label is given; leave out one of them"));
             }
             (None, Some(values)) if values.is_empty() => {
-                return Err(settings.error("values", "give at least one column"));
+                return Err(settings.error("targets", "give at least one column"));
             }
             _ => {}
         }
@@ -328,7 +328,7 @@ impl TableData {
                 .collect::<Vec<_>>()
         };
         let mut named: Vec<_> = self.label.iter().map(|name| ("label".to_owned(), name.clone())).collect();
-        named.extend(listed("values", self.values.as_deref().unwrap_or_default()));
+        named.extend(listed("targets", self.targets.as_deref().unwrap_or_default()));
         named.extend(listed("categorical", &self.categorical));
         named.extend(listed("leave_out", &self.leave_out));
         let mut seen = BTreeSet::new();
@@ -355,7 +355,7 @@ impl TableData {
         test: &TablePart<'_>,
         unknown: UnknownCategory,
     ) -> Result<(usize, Samples, Samples), SettingsError> {
-        let target_columns = self.values.as_deref().unwrap_or_default();
+        let target_columns = self.targets.as_deref().unwrap_or_default();
         let samples = |part: &TablePart<'_>, unknown| -> Result<Samples, SettingsError> {
             let columns: Vec<_> = target_columns.iter().map(|name| numbers(part.table, name)).collect();
             let targets = part
@@ -542,7 +542,7 @@ mod tests {
 
     #[test]
     fn regression_targets_need_the_squared_error() {
-        let text = SETTINGS.replace("label = \"kind\"", "values = [\"size\", \"kind\"]");
+        let text = SETTINGS.replace("label = \"kind\"", "targets = [\"size\", \"kind\"]");
         let linear = format!("{text}[model]\nloss = \"squared-error\"");
         let data = build(TRAIN, TEST, &linear).unwrap();
         let mut targets = Vec::new();
@@ -581,10 +581,13 @@ mod tests {
             "1:2: data.label: missing; name the column of the classes, or those of values to be met as values",
         );
         check(
-            &changed("label", "values = [\"size\"]\nlabel"),
-            "5:1: data.values = [\"size\"]: label is given; leave out one of them",
+            &changed("label", "targets = [\"size\"]\nlabel"),
+            "5:1: data.targets = [\"size\"]: label is given; leave out one of them",
         );
-        check(&changed("label = \"kind\"", "values = []"), "5:1: data.values = []: give at least one column");
+        check(
+            &changed("label = \"kind\"", "targets = []"),
+            "5:1: data.targets = []: give at least one column",
+        );
         check(
             &changed("categorical = [\"colour\"]\n", ""),
             "3:1: data.file = \"train.csv\": at/train.csv: expected a number in line 2, column \"colour\", \
@@ -682,7 +685,7 @@ mod tests {
             let built = crate::data::build(&tree.table("data", BuildContext::default()));
             built.map_err(|error| error.to_string()).map(|task| (task, tree.resolved()))
         };
-        let encoding = "encoding = { classes = [\"a\", \"b\", \"c\"], columns = [{ name = \"size\", mean = 4.0, deviation = 2.5 }, \
+        let encoding = "encoding = { classes = [\"a\", \"b\", \"c\"], columns = [{ name = \"size\", mean = 4.0, std = 2.5 }, \
                         { name = \"colour\", categories = [\"blue\", \"red\"] }] }\n";
         let rest = "label = \"kind\"\ncategorical = [\"colour\"]\nclients = 4\n";
         let (task, resolved) =
@@ -703,7 +706,7 @@ mod tests {
             let given = build(TRAIN, TEST, &format!("{SETTINGS}encoding = {{ {encoding} }}")).err().unwrap();
             assert!(given.contains(expected), "{given}");
         };
-        let size = "{ name = \"size\", mean = 4, deviation = 2.5 }";
+        let size = "{ name = \"size\", mean = 4, std = 2.5 }";
         let colour = "{ name = \"colour\", categories = [\"blue\", \"red\"] }";
         let classes = "classes = [\"9\", \"10\"]";
         let whole = format!("{SETTINGS}encoding = {{ {classes}, columns = [{size}, {colour}] }}");

@@ -38,7 +38,7 @@ struct LayerTable {
     padding: Option<usize>,
     size: Option<usize>,
     units: Option<usize>,
-    chance: Option<f32>,
+    probability: Option<f32>,
     width: Option<usize>,
     layers: Option<usize>,
 }
@@ -116,7 +116,7 @@ impl LayerTable {
             ("padding", self.padding.is_some()),
             ("size", self.size.is_some()),
             ("units", self.units.is_some()),
-            ("chance", self.chance.is_some()),
+            ("probability", self.probability.is_some()),
             ("width", self.width.is_some()),
             ("layers", self.layers.is_some()),
         ];
@@ -157,10 +157,11 @@ impl LayerTable {
             }
             "dense" => only(&["units"]).and_then(|()| Ok(Layer::Dense { units: need("units", self.units)? })),
             "dropout" | "channel-dropout" => {
-                only(&["chance"])?;
-                let missing =
-                    || settings.error(&path("chance"), format!("missing; a {} layer needs it", self.kind));
-                let probability = self.chance.ok_or_else(missing)?;
+                only(&["probability"])?;
+                let missing = || {
+                    settings.error(&path("probability"), format!("missing; a {} layer needs it", self.kind))
+                };
+                let probability = self.probability.ok_or_else(missing)?;
                 let whole = self.kind == "channel-dropout";
                 Ok(if whole { Layer::ChannelDropout { probability } } else { Layer::Dropout { probability } })
             }

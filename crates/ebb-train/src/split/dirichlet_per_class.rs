@@ -22,7 +22,7 @@ pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "dirichlet-per-class",
     about: "a Dirichlet law of clients for each class, with a least size for all (FAST on Fashion-MNIST)",
     example: "alpha = 0.1                # the smaller, the more clients differ
-least = 10                 # samples a client: draws with fewer are repeated
+min_samples = 10                 # samples a client: draws with fewer are repeated
 draws = 10                 # at most; then those with fewer are topped up
 held_out = 0.0             # of every client's samples, as test data of its own",
     build: |settings| {
@@ -43,7 +43,7 @@ const MAX_DRAWS: u32 = 10_000;
 struct DirichletPerClass {
     alpha: Positive,
     #[serde(default = "ten")]
-    least: NonZeroU32,
+    min_samples: NonZeroU32,
     #[serde(default = "ten")]
     draws: NonZeroU32,
     #[serde(default = "nothing")]
@@ -56,7 +56,7 @@ fn ten() -> NonZeroU32 {
 
 impl Splitter for DirichletPerClass {
     fn split(&self, input: &SplitInput<'_>, stream: &mut Stream) -> Result<Split, SplitError> {
-        let least = self.least.get() as usize;
+        let least = self.min_samples.get() as usize;
         check_least(input, least)?;
         let mut decks = by_class(input);
         let mut best: Option<(usize, Vec<Vec<u32>>)> = None;
@@ -116,7 +116,7 @@ mod tests {
         let input = SplitInput { labels: &labels, n_classes: 10, n_clients: 100, sizes: Sizes::Maximal };
         let split = DirichletPerClass {
             alpha: Positive::new(0.05).unwrap(),
-            least: ten(),
+            min_samples: ten(),
             draws: ten(),
             held_out: nothing(),
         };

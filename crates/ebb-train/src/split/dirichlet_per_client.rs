@@ -18,7 +18,7 @@ pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "dirichlet-per-client",
     about: "a Dirichlet law of labels for each client, classes cut in proportion (FedAU, FAST on CIFAR-10)",
     example: "alpha = 0.1                # the smaller, the more clients differ
-least = 1                  # samples a client: those with fewer are topped up
+min_samples = 1                  # samples a client: those with fewer are topped up
 held_out = 0.0             # of every client's samples, as test data of its own",
     build: |settings| {
         let split = settings.parse::<DirichletPerClient>()?;
@@ -32,7 +32,7 @@ held_out = 0.0             # of every client's samples, as test data of its own"
 struct DirichletPerClient {
     alpha: Positive,
     #[serde(default = "one")]
-    least: NonZeroU32,
+    min_samples: NonZeroU32,
     #[serde(default = "nothing")]
     held_out: Share,
 }
@@ -57,12 +57,12 @@ pub(super) fn check_least(input: &SplitInput<'_>, least: usize) -> Result<(), Sp
     }
     let most = n_samples / n_clients;
     let message = format!("{n_clients} x {least} samples, but there are {n_samples}; give at most {most}");
-    Err(SplitError::Setting("least", message))
+    Err(SplitError::Setting("min_samples", message))
 }
 
 impl Splitter for DirichletPerClient {
     fn split(&self, input: &SplitInput<'_>, stream: &mut Stream) -> Result<Split, SplitError> {
-        let least = self.least.get() as usize;
+        let least = self.min_samples.get() as usize;
         check_least(input, least)?;
         let mut decks = by_class(input);
         let mut distributions = Vec::with_capacity(input.n_clients);
@@ -140,7 +140,7 @@ mod tests {
         check(&kind(1e-7), "alpha = 0.0000001: give a number from 0.000001 to 1000000");
         check(
             &format!("{}\nleast = 11", kind(0.1)),
-            "least = 11: 100 x 11 samples, but there are 1000; give at most 10",
+            "min_samples = 11: 100 x 11 samples, but there are 1000; give at most 10",
         );
         check(
             &format!("[data]\nsamples = 5\n{}", kind(0.1)),

@@ -50,12 +50,15 @@ const PARETO: Entry<dyn SizeDistribution> = Entry {
     name: "pareto",
     about: "a Pareto law between two bounds: many small clients and a few large ones",
     example: "index = 0.5                # of the tail: the smaller, the heavier
-least = 50
-most = 2000",
+min_samples = 50
+max_samples = 2000",
     build: |settings| {
         let pareto = settings.parse::<Pareto>()?;
-        if pareto.most < pareto.least {
-            return Err(settings.error("most", format!("below least = {}; give at least that", pareto.least)));
+        if pareto.max_samples < pareto.min_samples {
+            return Err(settings.error(
+                "max_samples",
+                format!("below min_samples = {}; give at least that", pareto.min_samples),
+            ));
         }
         if !(MIN_INDEX..=MAX_INDEX).contains(&pareto.index.get()) {
             let message = format!("give at least {MIN_INDEX} and at most {MAX_INDEX}");
@@ -69,15 +72,16 @@ const LOG_NORMAL: Entry<dyn SizeDistribution> = Entry {
     name: "log-normal",
     about: "so many samples and a log-normal number beside them",
     example: "log_mean = 4.0             # of the logarithm
-log_deviation = 2.0        # of the logarithm
-least = 50
-most = 2000",
+log_std = 2.0        # of the logarithm
+min_samples = 50
+max_samples = 2000",
     build: |settings| {
         let distribution = settings.parse::<LogNormal>()?;
-        if distribution.most < distribution.least {
-            return Err(
-                settings.error("most", format!("below least = {}; give at least that", distribution.least))
-            );
+        if distribution.max_samples < distribution.min_samples {
+            return Err(settings.error(
+                "max_samples",
+                format!("below min_samples = {}; give at least that", distribution.min_samples),
+            ));
         }
         Ok(Box::new(distribution))
     },
@@ -106,9 +110,9 @@ struct Pareto {
     #[serde(default = "half")]
     index: Positive,
     #[serde(default = "fifty")]
-    least: NonZeroU32,
+    min_samples: NonZeroU32,
     #[serde(default = "two_thousand")]
-    most: NonZeroU32,
+    max_samples: NonZeroU32,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -117,11 +121,11 @@ struct LogNormal {
     #[serde(default = "four")]
     log_mean: NonNegative,
     #[serde(default = "two")]
-    log_deviation: NonNegative,
+    log_std: NonNegative,
     #[serde(default = "fifty")]
-    least: NonZeroU32,
+    min_samples: NonZeroU32,
     #[serde(default = "two_thousand")]
-    most: NonZeroU32,
+    max_samples: NonZeroU32,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -155,7 +159,7 @@ impl SizeDistribution for Equal {
 impl SizeDistribution for Pareto {
     /// By inversion: 1 - F(x) = ((least / x)^index - r) / (1 - r) with r = (least / most)^index.
     fn sizes(&self, n_clients: usize, stream: &mut Stream) -> Sizes {
-        let (least, most) = (f64::from(self.least.get()), f64::from(self.most.get()));
+        let (least, most) = (f64::from(self.min_samples.get()), f64::from(self.max_samples.get()));
         let index = self.index.get();
         let beyond = libm::pow(least / most, index);
         let draw = |_| {
@@ -169,9 +173,9 @@ impl SizeDistribution for Pareto {
 
 impl SizeDistribution for LogNormal {
     fn sizes(&self, n_clients: usize, stream: &mut Stream) -> Sizes {
-        let (least, most) = (f64::from(self.least.get()), f64::from(self.most.get()));
+        let (least, most) = (f64::from(self.min_samples.get()), f64::from(self.max_samples.get()));
         let draw = |_| {
-            let log_normal = libm::exp(self.log_mean.get() + self.log_deviation.get() * stream.normal());
+            let log_normal = libm::exp(self.log_mean.get() + self.log_std.get() * stream.normal());
             (least + log_normal.floor()).min(most) as usize
         };
         Sizes::Drawn((0..n_clients).map(draw).collect())
@@ -276,12 +280,12 @@ mod tests {
             (
                 "kind = \"pareto\"\nmost = 10",
                 None,
-                "a.toml:3:1: data.sizes.most = 10: below least = 50; give at least that",
+                "a.toml:3:1: data.sizes.max_samples = 10: below min_samples = 50; give at least that",
             ),
             (
                 "kind = \"log-normal\"\nleast = 3000",
                 None,
-                "a.toml:1:7: data.sizes.most: below least = 3000; give at least that",
+                "a.toml:1:7: data.sizes.max_samples: below min_samples = 3000; give at least that",
             ),
             (
                 "kind = \"pareto\"\nindex = 0",

@@ -119,14 +119,14 @@ speed_spread = 0.5
 
 [world.availability]
 kind = "bernoulli"
-chance = 0.6
+probability = 0.6
 
 [local]
 kind = "sgd"
-rate = 0.05
+learning_rate = 0.05
 momentum = 0.5
 epochs = 2
-batch = 8
+batch_size = 8
 
 [evaluate]
 oracle_per_client = true

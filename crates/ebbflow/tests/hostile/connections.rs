@@ -13,7 +13,7 @@ fn two_thousand_idle_connections_leave_an_honest_run_its_descriptors() {
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
-    let serve = "least_up = 2\ndeadline_s = 20.0";
+    let serve = "min_up = 2\ndeadline_s = 20.0";
     let mut house =
         AttackedServer::start(&Plan { rounds: ROUNDS, serve, files: Some(256), ..Plan::default() });
     let before = idle(house.address, IDLE / 2);

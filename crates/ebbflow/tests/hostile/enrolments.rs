@@ -12,7 +12,7 @@ const MOST_LINES: usize = 1000;
 
 #[test]
 fn a_flood_of_bad_tokens_takes_little_memory_few_lines_and_no_round() {
-    let mut house = AttackedServer::start(&Plan { serve: "least_up = 2", ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { serve: "min_up = 2", ..Plan::default() });
     house.join(2);
     house.wait_for_rounds(20);
     let before = house.rows().len();

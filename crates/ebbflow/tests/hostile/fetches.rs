@@ -13,7 +13,7 @@ const CONNECTIONS: usize = 100;
 #[test]
 fn five_thousand_unread_fetches_take_little_memory_and_no_round() {
     // The round stays open for the one that fetches.
-    let serve = "least_up = 3\ndeadline_s = 600.0";
+    let serve = "min_up = 3\ndeadline_s = 600.0";
     let mut house = AttackedServer::start(&Plan { run: LARGE, serve, ..Plan::default() });
     let mut member = house.member();
     house.join(2);

@@ -5,7 +5,7 @@ use crate::peer::{CONTINUATION, HEADERS, Peer, call, frame, header};
 
 #[test]
 fn headers_that_do_not_end_take_little_memory_and_no_round() {
-    let mut house = AttackedServer::start(&Plan { serve: "least_up = 2", ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { serve: "min_up = 2", ..Plan::default() });
     house.join(2);
     house.wait_for_rounds(20);
     let before = house.rows().len();

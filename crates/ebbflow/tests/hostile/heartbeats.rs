@@ -9,8 +9,7 @@ const BEATS: u32 = 200_000;
 #[test]
 fn a_flood_of_heartbeats_takes_little_memory_and_no_round() {
     // It takes a job and goes: that round waits for it, and no other.
-    let mut house =
-        AttackedServer::start(&Plan { serve: "least_up = 2\ndeadline_s = 2.0", ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { serve: "min_up = 2\ndeadline_s = 2.0", ..Plan::default() });
     house.join(2);
     house.wait_for_rounds(20);
     let mut member = house.member();

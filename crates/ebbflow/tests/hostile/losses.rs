@@ -29,7 +29,7 @@ pub(crate) fn report_huge_losses(house: &AttackedServer) -> u64 {
 /// Of five losses two count as the largest, so that the liar ties with one other, and a draw decides.
 #[test]
 fn an_outlying_loss_does_not_have_its_client_selected_in_every_round() {
-    let serve = "least_up = 5\ndeadline_s = 1.0";
+    let serve = "min_up = 5\ndeadline_s = 1.0";
     let mut house =
         AttackedServer::start(&Plan { rounds: ROUNDS, run: POWER_OF_CHOICE, serve, ..Plan::default() });
     let liar = report_huge_losses(&house);

@@ -5,7 +5,7 @@ use crate::peer::{CANCEL, END_HEADERS, HEADERS, Peer, RST_STREAM, call, frame};
 
 #[test]
 fn a_flood_of_resets_takes_little_memory_and_no_round() {
-    let mut house = AttackedServer::start(&Plan { serve: "least_up = 2", ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { serve: "min_up = 2", ..Plan::default() });
     house.join(2);
     house.wait_for_rounds(20);
     let before = house.rows().len();

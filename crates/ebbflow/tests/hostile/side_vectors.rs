@@ -8,7 +8,7 @@ const CLIPPED: &str = "recipe = \"dropout\"\n[data]\nkind = \"quadratic\"\nclien
 
 #[test]
 fn vectors_without_a_name_or_that_no_recipe_declares_are_refused() {
-    let mut house = AttackedServer::start(&Plan { run: CLIPPED, serve: "least_up = 3", ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { run: CLIPPED, serve: "min_up = 3", ..Plan::default() });
     let mut member = house.member();
     house.join(2);
     let (long, short) = ([100.0; 100], [1.0; 100]);

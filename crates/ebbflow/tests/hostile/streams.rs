@@ -7,7 +7,7 @@ const STREAMS: u32 = 60_000;
 
 #[test]
 fn sixty_thousand_streams_over_one_connection_take_little_memory_and_no_round() {
-    let mut house = AttackedServer::start(&Plan { serve: "least_up = 2", ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { serve: "min_up = 2", ..Plan::default() });
     house.join(2);
     house.wait_for_rounds(20);
     let before = house.rows().len();

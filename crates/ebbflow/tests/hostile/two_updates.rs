@@ -14,7 +14,7 @@ const MOST_SAMPLES: [u64; 3] = [u32::MAX as u64, 10_000, 100];
 
 /// The run to its end beside four honest clients: its rows, and how accurate its model is at the end.
 fn run(liar: bool) -> (Vec<Value>, f64) {
-    let serve = if liar { "least_up = 5\ndeadline_s = 3.0" } else { "least_up = 4\ndeadline_s = 3.0" };
+    let serve = if liar { "min_up = 5\ndeadline_s = 3.0" } else { "min_up = 4\ndeadline_s = 3.0" };
     let mut house = AttackedServer::start(&Plan { rounds: ROUNDS, run: SYNTHETIC, serve, ..Plan::default() });
     house.join(4);
     if liar {

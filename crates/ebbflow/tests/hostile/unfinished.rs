@@ -11,7 +11,7 @@ const LENGTH: u32 = 65_000;
 
 #[test]
 fn messages_that_are_not_finished_take_little_memory_and_no_round() {
-    let mut house = AttackedServer::start(&Plan { serve: "least_up = 2", ..Plan::default() });
+    let mut house = AttackedServer::start(&Plan { serve: "min_up = 2", ..Plan::default() });
     house.join(2);
     house.wait_for_rounds(20);
     let before = house.rows().len();

@@ -42,7 +42,7 @@ fn hold_reservations(mut member: Member, turns: &AtomicU32, over: &AtomicBool) {
 #[test]
 fn unfinished_uploads_do_not_hold_memory_that_others_need() {
     // One update at a time; who stands still while others wait is dropped after a second.
-    let serve = "least_up = 2\ndeadline_s = 4.0\ngrace_s = 0.0\nmemory_bytes = 50000";
+    let serve = "min_up = 2\ndeadline_s = 4.0\ngrace_s = 0.0\nmemory_bytes = 50000";
     let mut house = AttackedServer::start(&Plan { run: MIDDLING, serve, ..Plan::default() });
     let mut hostile = house.member();
     let client = hostile.client;

@@ -126,7 +126,7 @@ impl Fleet {
             format!(
                 "recipe = \"fl-fdms\"\n[run]\nrounds = {rounds}\ncheckpoint_every = 2\n{start}[local]\nrate = 0.05\nsteps = 1\n\
                  [data]\nkind = \"synthetic\"\nclients = 3\n[evaluate]\nevery = 100000\n[serve]\nlisten = \"127.0.0.1:0\"\n\
-                 least_up = 3\ndeadline_s = 5\n{serve}\n"
+                 min_up = 3\ndeadline_s = 5\n{serve}\n"
             )
         };
         let first = place.join("first.toml");

@@ -63,7 +63,7 @@ pub(super) struct Played {
 pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
     // The store, the record and what the runtime needs come on top of the connections.
     open_files(plan.n_clients as u64 + 200)?;
-    let log = Log::listen(&["ebb_net::desk::rounds"])?;
+    let log = Log::listen(&["ebb_net::coordinator::rounds"])?;
     let commands = commands();
     let mut house = TrialServer::new(plan)?;
     reply(&house.open(plan)?)?;

@@ -85,7 +85,7 @@ pub(crate) fn run(registry: &Registry, args: &ChaosArgs) -> Result<(), CliError>
 }
 
 fn default_folder(file: &Path) -> PathBuf {
-    let name = file.file_stem().map_or_else(|| "swarm".into(), |name| name.to_string_lossy().into_owned());
+    let name = file.file_stem().map_or_else(|| "chaos".into(), |name| name.to_string_lossy().into_owned());
     Path::new("runs").join(format!("{name}-swarm"))
 }
 

@@ -100,7 +100,7 @@ pub(super) enum Fault {
 
 impl ChaosTable {
     pub(super) fn read(tree: &Tree) -> Result<ChaosTable, CliError> {
-        let settings = tree.table("swarm", BuildContext::default());
+        let settings = tree.table("chaos", BuildContext::default());
         let table: ChaosTable = settings.parse()?;
         let mut probabilities = vec![("kill".to_owned(), [table.kill, table.pause, table.cut])];
         for (at, class) in table.class.iter().enumerate() {
@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     fn table(text: &str) -> Result<ChaosTable, CliError> {
-        ChaosTable::read(&Tree::parse(&format!("[swarm]\nclients = 20\n{text}"), "swarm.toml").unwrap())
+        ChaosTable::read(&Tree::parse(&format!("[chaos]\nclients = 20\n{text}"), "swarm.toml").unwrap())
     }
 
     #[test]
@@ -247,8 +247,8 @@ mod tests {
 
     #[test]
     fn classes_have_probabilities_of_their_own() {
-        let settings = "kill = 0.5\nstrike_s = [0.1, 0.3]\n[[swarm.class]]\nclients = [0, 1]\ncut = 1.0\n\
-                       [[swarm.class]]\nclients = [2]\n";
+        let settings = "kill = 0.5\nstrike_s = [0.1, 0.3]\n[[chaos.class]]\nclients = [0, 1]\ncut = 1.0\n\
+                       [[chaos.class]]\nclients = [2]\n";
         let plan = table(settings).unwrap();
         let faults = |client| (0..200).filter_map(|round| plan.fault(round, client)).collect::<Vec<_>>();
         assert!(faults(0).len() == 200 && faults(1).iter().all(|(fault, ..)| *fault == Fault::Cut));
@@ -256,9 +256,9 @@ mod tests {
         assert!((70..130).contains(&faults(3).len()), "{}", faults(3).len());
         assert!(faults(3).iter().all(|(_, strike_s, _)| (0.1..0.3).contains(strike_s)));
         for (text, key) in [
-            ("[[swarm.class]]\nclients = [20]", "swarm.class[0].clients"),
-            ("[[swarm.class]]\nclients = [1]\n[[swarm.class]]\nclients = [2, 1]", "swarm.class[1].clients"),
-            ("[[swarm.class]]\nclients = [1]\nkill = 0.7\ncut = 0.4", "swarm.class[0].kill"),
+            ("[[chaos.class]]\nclients = [20]", "chaos.class[0].clients"),
+            ("[[chaos.class]]\nclients = [1]\n[[chaos.class]]\nclients = [2, 1]", "chaos.class[1].clients"),
+            ("[[chaos.class]]\nclients = [1]\nkill = 0.7\ncut = 0.4", "chaos.class[0].kill"),
         ] {
             let error = table(text).unwrap_err().to_string();
             assert!(error.contains(key), "{error}");
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn probabilities_beyond_one_and_reversed_times_are_named() {
-        for (text, key) in [("kill = 0.6\ncut = 0.6", "swarm.kill"), ("away_s = [2.0, 1.0]", "swarm.away_s")]
+        for (text, key) in [("kill = 0.6\ncut = 0.6", "chaos.kill"), ("away_s = [2.0, 1.0]", "chaos.away_s")]
         {
             let error = table(text).unwrap_err().to_string();
             assert!(error.contains(key), "{error}");

@@ -32,7 +32,7 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
     about: "those more often that were there when asked, by Exp3, and everybody as often as a quota says (E3CS)",
     example: "cohort = 10                # required
 quota = 0.5                # of an even share, here E3CS-0.5; or \"inc\" (E3CS-inc), { linear = [0.0, 1.0] }, [[1, 0.0], [50, 1.0]]
-rate = 0.5                 # above 0, below 1; or \"optimal\" for the given rounds
+learning_rate = 0.5                 # above 0, below 1; or \"optimal\" for the given rounds
 sampler = \"multinomial-nr\" # or dep-round, systematic, poisson
 among = \"enrolled\"         # or up
 # clip = 10.0              # the most that a logarithm may grow in a round; off",
@@ -46,7 +46,7 @@ struct Table {
     #[serde(default)]
     quota: Quota,
     #[serde(default)]
-    rate: LearningRate,
+    learning_rate: LearningRate,
     #[serde(default)]
     sampler: Sampler,
     #[serde(default = "Among::enrolled")]
@@ -107,15 +107,16 @@ impl E3cs {
         let facts = settings.context();
         super::check_cohort(settings, table.cohort)?;
         table.quota.check(settings)?;
-        let eta = match table.rate {
+        let eta = match table.learning_rate {
             LearningRate::Fixed(eta) if eta > 0.0 && eta < 1.0 => eta,
             LearningRate::Fixed(_) => {
-                return Err(settings.error("rate", "give a number above 0 and below 1, or \"optimal\""));
+                return Err(
+                    settings.error("learning_rate", "give a number above 0 and below 1, or \"optimal\"")
+                );
             }
             LearningRate::Named(NamedLearningRate::Optimal) if facts.n_rounds == 0 => {
-                return Err(
-                    settings.error("rate", "it goes by the number of rounds, which is not known here")
-                );
+                return Err(settings
+                    .error("learning_rate", "it goes by the number of rounds, which is not known here"));
             }
             LearningRate::Named(NamedLearningRate::Optimal) => {
                 let best = optimal_learning_rate(&table, facts.n_clients, facts.n_rounds);
@@ -124,7 +125,7 @@ impl E3cs {
                         "for {} rounds it would be {best:.2}, and must be below 1; give more rounds, or a rate",
                         facts.n_rounds
                     );
-                    return Err(settings.error("rate", message));
+                    return Err(settings.error("learning_rate", message));
                 }
                 best
             }

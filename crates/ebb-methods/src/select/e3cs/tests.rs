@@ -407,11 +407,11 @@ fn wrong_settings_are_answered_with_the_remedy() {
         ("cohort = 40", "a.toml:2:1: select.cohort = 40: larger than the fleet; give at most its 30 clients"),
         (
             "cohort = 5\nrate = 1.0",
-            "a.toml:3:1: select.rate = 1.0: give a number above 0 and below 1, or \"optimal\"",
+            "a.toml:3:1: select.learning_rate = 1.0: give a number above 0 and below 1, or \"optimal\"",
         ),
         (
             "cohort = 5\nrate = 0.0",
-            "a.toml:3:1: select.rate = 0.0: give a number above 0 and below 1, or \"optimal\"",
+            "a.toml:3:1: select.learning_rate = 0.0: give a number above 0 and below 1, or \"optimal\"",
         ),
         (
             "cohort = 5\nquota = [[2, 0.5]]",
@@ -428,7 +428,7 @@ fn wrong_settings_are_answered_with_the_remedy() {
     for (text, expected) in [
         (
             "cohort = 1\nquota = 0.0\nrate = \"optimal\"",
-            "a.toml:4:1: select.rate = \"optimal\": for 100 rounds it would be 1.01, and must be below 1; give more rounds, or a rate",
+            "a.toml:4:1: select.learning_rate = \"optimal\": for 100 rounds it would be 1.01, and must be below 1; give more rounds, or a rate",
         ),
         ("cohort = 0", "a.toml:2:1: select.cohort = 0: expected a whole number of at least 1"),
         (
@@ -437,7 +437,7 @@ fn wrong_settings_are_answered_with_the_remedy() {
         ),
         (
             "cohort = 5\nrate = \"fast\"",
-            "a.toml:3:1: select.rate = \"fast\": expected a number above 0 and below 1, or \"optimal\"",
+            "a.toml:3:1: select.learning_rate = \"fast\": expected a number above 0 and below 1, or \"optimal\"",
         ),
         (
             "cohort = 5\nsampler = \"sampford\"",

@@ -85,7 +85,7 @@ fn start_client(folder: &Path, packing: Packing) -> Client {
 }
 
 fn job(round: RoundNo, heard: Option<RoundNo>) -> ServerRequest {
-    let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch: None };
+    let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch_size: None };
     let ticket = Bytes::copy_from_slice(&round.to_le_bytes());
     let model = checks::ModelRef { digest: Digest::of(b""), bytes: 0 };
     ServerRequest::Job(checks::JobRequest {

@@ -29,7 +29,7 @@ train_samples = 6000       # drawn for all clients together
 test_samples = 2000        # drawn for judging models
 # samples = 200            # a client; without it, as many as can be had
 noise = 0.1                # standard deviation of a pixel's error; ink is 1
-# judge_on = \"held-out\"    # what all clients hold out, pooled, instead of the test set
+# test_on = \"held-out\"    # what all clients hold out, pooled, instead of the test set
 # seed = 1                 # fixes the digits and who holds what when the run's seed varies
 # [data.split]             # who holds which samples: ebbflow list splits
 # [data.sizes]             # how many a client holds: ebbflow list sizes",
@@ -54,7 +54,7 @@ struct Digits {
     #[serde(default = "tenth")]
     noise: NonNegative,
     #[serde(default, skip_serializing_if = "TestOn::is_default")]
-    judge_on: TestOn,
+    test_on: TestOn,
     seed: Option<u64>,
     #[serde(skip_serializing)]
     #[expect(dead_code, reason = "a table that the split reads")]
@@ -86,7 +86,7 @@ fn build(settings: &Settings<'_>) -> Result<Box<dyn Task>, SettingsError> {
         [(Part::Train, digits.train_samples), (Part::Test, digits.test_samples)].map(|(part, count)| {
             Loaded::new(draw(part, count.get() as usize, digits.noise.get(), seed), &[MEAN_AND_STD])
         });
-    let Digits { clients, samples, judge_on: test_on, seed, .. } = digits;
+    let Digits { clients, samples, test_on, seed, .. } = digits;
     let dealing = PartitionSettings { clients, samples, test_samples: None, test_on, seed };
     Ok(Box::new(dealing.build_task(settings, pools(train, test, "mnist-cnn"))?))
 }

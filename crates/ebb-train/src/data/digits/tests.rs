@@ -112,14 +112,14 @@ fn nonsense_is_refused() {
     refused(
         "clients = 3\ntest = 3",
         "4:1: data.test = 3: unknown key; keys of kind \"digits\": clients, train_samples, test_samples, samples, \
-         noise, judge_on, seed, split, sizes",
+         noise, test_on, seed, split, sizes",
     );
 }
 
 /// Test accuracy of a network after each of these rates was used for a pass over all samples.
 fn accuracy(model: &str, seed: u64, learning_rates: &[f32]) -> f64 {
     let task = task(&format!("clients = 1\n[model]\nkind = \"{model}\""), seed).unwrap();
-    let work = Work { amount: Amount::Epochs(NonZeroU32::MIN), batch: NonZeroU32::new(20) };
+    let work = Work { amount: Amount::Epochs(NonZeroU32::MIN), batch_size: NonZeroU32::new(20) };
     let mut weights = task.initial();
     for (round, &learning_rate) in (0..).zip(learning_rates) {
         let job = Job { round, global: Arc::new(Parcel::of(weights.clone())), learning_rate, work };
