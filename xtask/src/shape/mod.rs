@@ -18,6 +18,8 @@ mod source;
 mod supply;
 #[cfg(test)]
 mod tracked;
+#[cfg(test)]
+mod width;
 pub(crate) mod words;
 
 use std::path::{Path, PathBuf};
