@@ -1,13 +1,14 @@
 """Compares two builds: the same configurations must leave the same bytes.
 
-    python scripts/same_bytes.py OLD NEW [--new-files EXPERIMENTS] [--keep FOLDER]
+    python scripts/same_bytes.py OLD NEW [--files EXPERIMENTS] [--new-files EXPERIMENTS] [--keep FOLDER]
 
 OLD and NEW are two `ebbflow` programs. Each runs twenty configurations of experiments/, shortened. Every file of their
 folders is compared byte for byte, but for seconds of real time. Where RENAMED says that a name changed, a file that
 differs is compared again with new names in place of old ones. Then OLD begins runs and is killed, and NEW resumes
 them; NEW shows, reports and compares what OLD left, and recomputes a run that OLD served.
 
-NEW runs the files of OLD, so old keys are tried too. With --new-files it runs those of another experiments folder.
+Both run the files of --files, else of this checkout. Where its keys are newer than OLD, --files names the experiments
+folder of an older one, so old keys are tried with NEW too; with --new-files NEW runs the files of another folder.
 EBBFLOW_DATA must name the folder that holds mnist/, fashion-mnist/ and traces/. Only the standard library is needed.
 """
 
@@ -78,7 +79,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("old", type=Path, metavar="OLD", help="program before")
     parser.add_argument("new", type=Path, metavar="NEW", help="program after")
-    parser.add_argument("--new-files", type=Path, default=HERE, metavar="EXPERIMENTS", help="what NEW runs")
+    parser.add_argument("--files", type=Path, default=HERE, metavar="EXPERIMENTS", help="what both run")
+    parser.add_argument("--new-files", type=Path, metavar="EXPERIMENTS", help="what NEW runs instead")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="new folder for the records, which stay")
     args = parser.parse_args()
     if not os.environ.get("EBBFLOW_DATA"):
@@ -87,8 +89,8 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         place = args.keep or Path(scratch)
         place.mkdir(parents=True, exist_ok=args.keep is None)
-        old = Build(args.old, HERE, place.resolve() / "old")
-        new = Build(args.new, args.new_files, place.resolve() / "new")
+        old = Build(args.old, args.files, place.resolve() / "old")
+        new = Build(args.new, args.new_files or args.files, place.resolve() / "new")
         results = [
             *(configuration(old, new, *one) for one in CONFIGURATIONS),
             *(interrupted(old, new, number, *one) for number, one in enumerate(INTERRUPTED)),
