@@ -1,4 +1,4 @@
-//! A task whose model and data only a worker knows.
+//! A task whose model and data live in worker processes.
 
 use std::cell::RefCell;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -15,10 +15,10 @@ use crate::protocol::{Reply, Request, StepSettings};
 use crate::vectors::{read_layout, read_vector, write_vector};
 use crate::worker::{WorkerLease, WorkerPool};
 
-/// Its line in the registry.
+/// The registry entry of kind `external`.
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "external",
-    about: "a model and data that a program of your own has, in any language: workers that train by lines of JSON",
+    about: "a model and data of your own program, in any language: workers that speak the JSON-lines protocol",
     example: "clients = 10\nsamples = 600\nmodel = \"/models/start.safetensors\"\nlabels = true\ntests = true\nheld_out = 0\n\
               trainer = { command = [\"python3\", \"worker.py\"], workers = 1, timeout_s = 3600 }",
     build: |settings| Ok(Box::new(ExternalTask::build(settings)?)),
@@ -28,18 +28,18 @@ pub const ENTRY: Entry<dyn Task> = Entry {
 #[serde(deny_unknown_fields)]
 struct ExternalTable {
     clients: NonZeroU32,
-    /// How many samples each holds; what the workers say, without.
+    /// Training samples of each client; without it the workers report them.
     samples: Option<Samples>,
-    /// The model to start from: its tensors are the model.
+    /// The safetensors file of the initial model; it also defines the layout.
     model: String,
-    /// Whether samples have labels that can be right or wrong.
+    /// Whether samples have labels, so that accuracy is defined.
     labels: Option<bool>,
-    /// Whether workers can judge models on test data of all.
+    /// Whether workers can evaluate models on pooled test data.
     #[serde(default)]
     tests: bool,
-    /// How many samples each client keeps to judge models.
+    /// How many samples each client holds out to evaluate models.
     held_out: Option<u32>,
-    /// What trains; a server whose clients bring their own needs none.
+    /// The workers that train. A server whose clients bring their own needs none.
     trainer: Option<TrainerTable>,
 }
 
@@ -56,12 +56,12 @@ struct TrainerTable {
     command: Vec<String>,
     #[serde(default = "one")]
     workers: NonZeroUsize,
-    /// A worker that has not replied for so long hangs.
+    /// A worker that does not reply within this many seconds is unresponsive and is ended.
     #[serde(default = "an_hour")]
     timeout_s: Positive,
 }
 
-/// How long a worker may take for a reply, unless it is said otherwise: no step takes that long, nor does reading data.
+/// Default limit for a worker's reply; no step and no reading of data takes this long.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(3600);
 
 fn an_hour() -> Positive {
@@ -72,30 +72,30 @@ fn one() -> NonZeroUsize {
     NonZeroUsize::MIN
 }
 
-/// A task whose model and data only a worker knows.
+/// A task whose model and data live in worker processes.
 pub struct ExternalTask {
-    /// What each client has.
+    /// The number of samples that each client trains on and holds out.
     sample_counts: Vec<SampleCounts>,
     layout: Layout,
     initial: Vec<f32>,
     has_labels: bool,
-    /// What the workers say that they can; nothing: everything.
+    /// What the workers reported that they support; `None`: everything.
     capabilities: Option<Vec<String>>,
     has_test_data: bool,
     pool: WorkerPool,
-    /// Where vectors are handed over.
+    /// The folder in which vectors are exchanged as files.
     folder: tempfile::TempDir,
     next_file: AtomicU64,
 }
 
-/// What a client has.
+/// The number of samples that one client trains on and holds out.
 #[derive(Clone, Copy, Debug)]
 struct SampleCounts {
     samples: u32,
     held_out: u32,
 }
 
-/// What a worker says of a client and of itself.
+/// What a worker reports about a client's data and its own capabilities.
 struct ClientDescription {
     sample_counts: SampleCounts,
     has_labels: bool,
@@ -105,7 +105,9 @@ struct ClientDescription {
 fn describe(pool: &WorkerPool, client: u32) -> Result<ClientDescription, String> {
     let reply = pool.lease()?.request(&Request::Describe { client })?;
     let samples = reply.samples.filter(|samples| (1.0..=f64::from(u32::MAX)).contains(samples));
-    let samples = samples.ok_or("the worker does not say how many samples it has; a worker that is asked to describe answers with samples, 1 or more")?;
+    let samples = samples.ok_or(
+        "the worker did not report its number of samples; its reply to describe must hold samples, 1 or more",
+    )?;
     let sample_counts = SampleCounts { samples: samples as u32, held_out: reply.held_out.unwrap_or(0) };
     Ok(ClientDescription {
         sample_counts,
@@ -124,10 +126,10 @@ impl ExternalTask {
     ) -> Result<ExternalTask, String> {
         let pool = WorkerPool::new(command, 1, timeout);
         let ClientDescription { sample_counts, has_labels, capabilities } = describe(&pool, client.number())?;
-        let folder =
-            tempfile::tempdir().map_err(|error| format!("no folder to hand over vectors: {error}"))?;
+        let folder = tempfile::tempdir()
+            .map_err(|error| format!("the folder for vectors cannot be created: {error}"))?;
         Ok(ExternalTask {
-            // Nobody asks about the others.
+            // The counts of the other clients are never read.
             sample_counts: vec![sample_counts; client.idx() + 1],
             layout,
             initial: Vec::new(),
@@ -146,15 +148,17 @@ impl ExternalTask {
         let has_trainer = table.trainer.is_some();
         let pool = match table.trainer {
             Some(TrainerTable { command, .. }) if command.is_empty() => {
-                return Err(settings.error("trainer.command", "empty; give a program and its arguments"));
+                return Err(
+                    settings.error("trainer.command", "it is empty; give a program and its arguments")
+                );
             }
             Some(TrainerTable { command, workers, timeout_s }) => {
                 let timeout = Duration::try_from_secs_f64(timeout_s.get())
-                    .map_err(|_| settings.error("trainer.timeout_s", "longer than any time; give less"))?;
+                    .map_err(|_| settings.error("trainer.timeout_s", "it is too long; give less"))?;
                 WorkerPool::new(command, workers.get(), timeout)
             }
             None if table.tests => {
-                let message = "somebody must judge on test data; give trainer = { command = [...] }, or leave out tests";
+                let message = "test data needs a worker that evaluates on it; give trainer = { command = [...] }, or leave out tests";
                 return Err(settings.error("tests", message));
             }
             None => WorkerPool::new(Vec::new(), 1, DEFAULT_TIMEOUT),
@@ -169,10 +173,10 @@ impl ExternalTask {
             Some(Samples::Each(each)) => of_all(vec![each; n_clients]),
             Some(Samples::Of(list)) if list.len() == n_clients => of_all(list),
             Some(Samples::Of(list)) => {
-                let message = format!("expected one number, or {n_clients} numbers, found {}", list.len());
+                let message = format!("expected one number, or {n_clients} numbers; found {}", list.len());
                 return Err(settings.error("samples", message));
             }
-            // A server's clients say what they have.
+            // The clients of a server report their own counts.
             None if !has_trainer => of_all(vec![1; n_clients]),
             None => {
                 let mut all_counts = Vec::with_capacity(n_clients);
@@ -192,8 +196,9 @@ impl ExternalTask {
         let (layout, initial) = read_layout(PathBuf::from(&table.model).as_path()).map_err(|error| {
             settings.error("model", format!("{error}; give a safetensors file of 32-bit floats"))
         })?;
-        let folder = tempfile::tempdir()
-            .map_err(|error| settings.error("trainer", format!("no folder to hand over vectors: {error}")))?;
+        let folder = tempfile::tempdir().map_err(|error| {
+            settings.error("trainer", format!("the folder for vectors cannot be created: {error}"))
+        })?;
         Ok(ExternalTask {
             sample_counts,
             layout,
@@ -207,7 +212,7 @@ impl ExternalTask {
         })
     }
 
-    /// A file that is nobody else's, and goes when it is dropped.
+    /// A file name that no other request uses; the file is deleted when the handle is dropped.
     fn temp_file(&self) -> TempFile {
         let number = self.next_file.fetch_add(1, Ordering::Relaxed);
         TempFile(self.folder.path().join(format!("{number}.safetensors")))
@@ -219,7 +224,7 @@ impl ExternalTask {
         Ok(file)
     }
 
-    /// Asks any worker about a model; what fails is noted.
+    /// Sends any worker a request about a model. A failure is kept for `take_failure`.
     fn request_with_model(
         &self,
         model: &[f32],
@@ -242,12 +247,12 @@ impl ExternalTask {
     }
 }
 
-/// A file that goes when it is dropped.
+/// A file that is deleted when this is dropped.
 struct TempFile(PathBuf);
 
 impl Drop for TempFile {
     fn drop(&mut self) {
-        // The folder goes with the task.
+        // The folder is deleted with the task.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -347,10 +352,10 @@ impl Task for ExternalTask {
     }
 }
 
-/// A client at work in a worker.
+/// One client's local run in a worker.
 struct WorkerRun<'t> {
     task: &'t ExternalTask,
-    /// `None` once it failed.
+    /// `None` once the worker failed.
     worker: RefCell<Option<WorkerLease<'t>>>,
     steps_asked: NonZeroU32,
     limit: u32,
@@ -358,7 +363,7 @@ struct WorkerRun<'t> {
 }
 
 impl WorkerRun<'_> {
-    /// Asks the worker; what fails is noted, and the client is as good as gone.
+    /// Sends a request to the worker. After a failure the run does no more steps.
     fn request(&self, request: &Request) -> Option<Reply> {
         let mut worker = self.worker.borrow_mut();
         match worker.as_mut()?.request(request) {
@@ -371,13 +376,14 @@ impl WorkerRun<'_> {
         }
     }
 
-    /// A vector that the worker writes.
+    /// Requests a vector that the worker writes into a file.
     fn request_vector(&self, make_request: impl FnOnce(PathBuf) -> Request) -> Option<(Vec<f32>, Reply)> {
         let file = self.task.temp_file();
         let reply = self.request(&make_request(file.0.clone()))?;
         let vector = read_vector(&file.0, &self.task.layout);
-        let failed =
-            |error| self.task.pool.record_failure(format!("what the worker wrote cannot be read: {error}"));
+        let failed = |error| {
+            self.task.pool.record_failure(format!("the vector that the worker wrote cannot be read: {error}"))
+        };
         Some((vector.map_err(failed).ok()?, reply))
     }
 

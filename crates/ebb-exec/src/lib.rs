@@ -1,5 +1,5 @@
-//! Clients that are programs of their own, in any language: a worker process gets jobs as lines of JSON and models as
-//! safetensors files, and answers in the same way.
+//! Training in worker processes, in any language. A worker receives requests as lines of JSON and models as
+//! safetensors files, and replies the same way.
 
 #![forbid(unsafe_code)]
 

@@ -1,96 +1,98 @@
-//! What is said to a worker, and what it says: one JSON object a line.
+//! The worker protocol: requests and replies, one JSON object a line.
 //!
-//! A worker does one run at a time. `begin` gives it a model and a client; `steps` lets it train on, by the rule that goes with
-//! it; `update` asks for how far it came, as a file of new minus old. A run is cancelled by not being asked for more.
+//! A worker does one run at a time. `begin` names a model and a client, and `steps` continues the run by the
+//! rule that it carries. `update` requests the new parameters minus the old ones as a file. A run is
+//! cancelled by not being continued.
 
 use std::path::PathBuf;
 
 use ebb_round::StepRule;
 use serde::{Deserialize, Serialize};
 
-/// What a worker is told.
+/// A request to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
-    /// Say what there is of a client's data: `samples` to train on, `held_out` ones to be judged on, whether there are `labels`,
-    /// and what else the worker `can`.
+    /// Report about a client's data: `samples` to train on, samples `held_out` for evaluation, whether there
+    /// are `labels`, and what else the worker `can` do.
     Describe {
-        /// Whose data.
+        /// The client whose data is described.
         client: u32,
     },
-    /// Begin a run from a model, with the data of a client.
+    /// Begin a local run of a client from a model.
     Begin {
-        /// Whose data.
+        /// The client whose data is trained on.
         client: u32,
-        /// The round, for whoever draws its batches by it.
+        /// The round, for workers whose batches depend on it.
         round: u32,
-        /// The seed of everything random.
+        /// The seed of every random draw.
         seed: u64,
-        /// The model, as safetensors.
+        /// The safetensors file of the model.
         model: PathBuf,
-        /// Samples a step; absent: all.
+        /// Batch size; absent: all samples.
         batch: Option<u32>,
-        /// How many steps will be asked for at most.
+        /// The most steps that this run will be asked for.
         steps: u32,
     },
-    /// Train on.
+    /// Continue the run.
     Steps {
-        /// So many steps.
+        /// The number of steps.
         count: u32,
-        /// How a step goes.
+        /// How each step changes the parameters.
         rule: StepSettings,
     },
-    /// Write new minus old into a file.
+    /// Write the new parameters minus the old ones into a file.
     Update {
-        /// The file, as safetensors with the model's names.
+        /// The file, as safetensors with the model's tensor names.
         file: PathBuf,
     },
     /// Write the gradient over all of the client's data into a file.
     Gradient {
-        /// The file, as safetensors with the model's names.
+        /// The file, as safetensors with the model's tensor names.
         file: PathBuf,
     },
-    /// The loss of a model on a client's data.
+    /// Compute the loss of a model on a client's data.
     Loss {
-        /// Whose data.
+        /// The client whose data is used.
         client: u32,
-        /// The model.
+        /// The safetensors file of the model.
         model: PathBuf,
-        /// Over so many samples; absent: over all.
+        /// Number of samples; absent: all.
         samples: Option<u32>,
     },
-    /// Judge a model.
+    /// Evaluate a model.
     Evaluate {
-        /// On data that this client keeps for that; absent: on the test data of all.
+        /// The client whose held-out data is used; absent: the pooled test data.
         client: Option<u32>,
-        /// The model.
+        /// The safetensors file of the model.
         model: PathBuf,
     },
 }
 
-/// How a step goes: the slope, with what is added to it, times the rate.
+/// How a step changes the parameters: `w <- w - learning_rate * direction`, with the corrections below in the
+/// gradient.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepSettings {
-    /// The local rate.
+    /// The local learning rate.
     pub rate: f32,
-    /// Share of the last step's direction that is kept.
+    /// The share of the last direction that is kept.
     pub momentum: f32,
-    /// Looks ahead along the momentum.
+    /// Nesterov momentum.
     pub nesterov: bool,
     /// Adam's beta 1, beta 2 and epsilon, instead of momentum.
     pub adam: Option<[f32; 3]>,
-    /// Pull towards zero.
+    /// Coefficient of L2 regularisation, added to the gradient as `weight_decay * w`.
     pub weight_decay: f32,
-    /// Pull towards the model of `begin`.
+    /// FedProx's coefficient `mu` of the proximal term towards the model of `begin`.
     pub pull: f32,
-    /// A file of what is added to every slope.
+    /// A file with the vector that is added to every gradient, for example a control variate.
     pub push: Option<PathBuf>,
-    /// The longest that a slope may be.
+    /// The largest norm of a gradient; longer ones are clipped.
     pub clip: Option<f32>,
 }
 
 impl StepSettings {
-    /// The same as the engine has it, but for what lies in a file.
+    /// The settings of a step rule, with the correction as a file.
     pub fn of(rule: &StepRule<'_>, correction: Option<PathBuf>) -> StepSettings {
         let &StepRule {
             learning_rate: rate,
@@ -107,38 +109,39 @@ impl StepSettings {
     }
 }
 
-/// What a worker says: of these, what was asked for.
+/// A reply of a worker; each request needs some of these fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
-    /// Why it cannot.
+    /// Why the request failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Steps done, of `steps` those just done, of `update` all of the run.
+    /// Steps done: by `steps` in this request, by `update` in the whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u32>,
-    /// Of `describe` those to train on, of `evaluate` those judged.
+    /// For `describe` the samples to train on, for `evaluate` those that were evaluated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<f64>,
-    /// How many more the client keeps to judge models.
+    /// The number of samples that the client holds out for evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out: Option<u32>,
-    /// Whether samples have labels that can be right or wrong.
+    /// Whether samples have labels, so that accuracy is defined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<bool>,
-    /// Which of `momentum`, `nesterov`, `adam`, `weight-decay`, `clip`, `pull`, `push` (in the rule of a step), `gradient` and
-    /// `loss` it can do; absent: all. Whatever needs another is refused before the first job.
+    /// Supported features: `momentum`, `nesterov`, `adam`, `weight-decay`, `clip`, `pull` and `push` of a
+    /// step, `gradient` and `loss`; absent: all. A run that needs an unsupported one is refused before the
+    /// first job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub can: Option<Vec<String>>,
-    /// Of `update` the mean over its steps, of `loss` the mean, of `evaluate` the sum over samples.
+    /// For `update` the mean over its steps, for `loss` the mean, for `evaluate` the sum over samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// How far it fell, from the first tenth of the steps to the last.
+    /// The fall of the training loss, from the first tenth of the steps to the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_fall: Option<f64>,
-    /// Mean training accuracy, where there is such a thing.
+    /// Mean training accuracy, if samples have labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
-    /// Samples that were labelled right.
+    /// The number of samples classified correctly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hits: Option<f64>,
 }

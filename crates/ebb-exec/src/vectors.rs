@@ -5,15 +5,15 @@ use std::path::Path;
 use ebb_round::{Layout, Tensor};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
-/// What batch norms keep beside weights: averaged over clients, not trained.
+/// Running statistics of batch norms: averaged over clients, not trained.
 const BUFFER_NAMES: [&str; 2] = ["running_mean", "running_var"];
 
-/// The pieces of a model as they lie in a file, and its numbers.
+/// The layout of a model in a file, and its parameters.
 pub fn read_layout(file: &Path) -> Result<(Layout, Vec<f32>), String> {
     let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
     let mut found = tensors.tensors();
-    // As they lie in the file, which is the order in which whoever wrote it thinks of them.
+    // Tensors keep the order of their data in the file, which is the order of the model that was saved.
     found.sort_by_key(|(_, tensor)| tensor.data().as_ptr() as usize);
     let (mut layout_tensors, mut model) = (Vec::new(), Vec::new());
     for (name, tensor) in found {
@@ -22,12 +22,12 @@ pub fn read_layout(file: &Path) -> Result<(Layout, Vec<f32>), String> {
         layout_tensors.push(Tensor { name, shape: tensor.shape().to_vec(), is_trained: trained });
     }
     if layout_tensors.is_empty() {
-        return Err("there is no tensor in it".to_owned());
+        return Err("it holds no tensor; save the model's tensors in it".to_owned());
     }
     Ok((Layout::new(layout_tensors), model))
 }
 
-/// A vector of a model's shape; its tensors may lie in any order, and its numbers may be none.
+/// Reads a vector with the model's layout. Tensors may lie in any order, and values may be NaN.
 pub fn read_vector(file: &Path, layout: &Layout) -> Result<Vec<f32>, String> {
     let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
     let tensors = SafeTensors::deserialize(&bytes).map_err(|error| error.to_string())?;
@@ -44,10 +44,11 @@ pub fn read_vector(file: &Path, layout: &Layout) -> Result<Vec<f32>, String> {
     Ok(vector)
 }
 
-/// Writes a vector of a model's shape.
+/// Writes a vector with the model's layout.
 ///
 /// # Panics
-/// When it has another length than the layout.
+///
+/// When its length is not that of the layout.
 pub fn write_vector(file: &Path, layout: &Layout, vector: &[f32]) -> Result<(), String> {
     assert_eq!(vector.len(), layout.len(), "a vector has the length of its layout");
     let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -65,7 +66,9 @@ fn floats(name: &str, tensor: &TensorView<'_>) -> Result<Vec<f32>, String> {
         Dtype::F32 => {
             Ok(tensor.data().as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
         }
-        other => Err(format!("tensor \"{name}\" holds {other}, expected F32; leave it out, or convert it")),
+        other => {
+            Err(format!("tensor \"{name}\" has type {other}, expected F32; convert it, or leave it out"))
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A worker process: started when it is needed, spoken to line by line, ended when it fails.
+//! Worker processes: started on demand, driven line by line, ended when they fail.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use crate::protocol::{Reply, Request};
 
-/// A process that trains.
+/// A running worker process.
 pub(crate) struct Worker {
-    /// As it was started.
+    /// The command line that started it, for messages.
     command: String,
-    /// `None` once it was waited for.
+    /// `None` once the process was reaped.
     child: Arc<Mutex<Option<Child>>>,
     stdin: ChildStdin,
-    /// Its lines, as a thread reads them that waits as long as it takes.
+    /// The lines of its standard output. A thread reads them, so that a request can time out.
     replies: Receiver<std::io::Result<Vec<u8>>>,
 }
 
-/// A line of a worker is no longer than this.
+/// The longest line that a worker may write, in bytes.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
 impl Worker {
@@ -27,27 +27,28 @@ impl Worker {
         let name = command.join(" ");
         let (program, arguments) = command
             .split_first()
-            .ok_or("no command is given: a simulation needs data.trainer = { command = [...] }")?;
+            .ok_or("no command is given; a simulation needs data.trainer = { command = [...] }")?;
         let mut command = Command::new(program);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A group of its own: Ctrl-C is for whoever started it, who ends it when it is no longer needed.
+        // A process group of its own: Ctrl-C reaches this program only, which ends the workers itself.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child =
             command.spawn().map_err(|error| format!("{program} could not be started: {error}"))?;
         let stdin = child.stdin.take().expect("it is piped");
         let out = child.stdout.take().expect("it is piped");
-        // One line waits at most, so that a worker that talks by itself is not listened to.
+        // The channel holds one line, so that a worker that writes without being asked blocks instead of
+        // filling memory.
         let (lines, replies) = sync_channel(1);
         std::thread::spawn(move || read_lines(out, &lines));
         Ok(Worker { command: name, child: Arc::new(Mutex::new(Some(child))), stdin, replies })
     }
 
-    /// Asks, and waits for the reply, at most so long.
+    /// Sends a request and waits for the reply, at most for `timeout`.
     pub(crate) fn request(&mut self, request: &Request, timeout: Duration) -> Result<Reply, String> {
         let mut line = serde_json::to_vec(request).expect("texts and numbers always make JSON");
         line.push(b'\n');
-        // A worker that ended may have said why: what it said is read all the same.
+        // A worker that ended may have written the reason before: its output is read all the same.
         let written = self.stdin.write_all(&line).and_then(|()| self.stdin.flush());
         let (reply, read) = match self.replies.recv_timeout(timeout) {
             Ok(Ok(reply)) => (reply, None),
@@ -64,25 +65,25 @@ impl Worker {
         if reply.last() != Some(&b'\n') {
             let why = written.err().or(read).map_or(String::new(), |error| format!(" ({error})"));
             return Err(format!(
-                "the worker ended without a reply{why}; what it said stands on the standard error"
+                "the worker ended without a reply{why}; its own messages are on the standard error"
             ));
         }
         let excerpt = || String::from_utf8_lossy(&reply[..reply.len().min(200)]).trim_end().to_owned();
         let reply: Reply = serde_json::from_slice(&reply)
             .map_err(|error| {
                 format!(
-                    "the worker said \"{}\", which is no reply ({error}); only replies may stand on its standard output",
+                    "the worker wrote \"{}\", which is not a reply ({error}); its standard output may hold replies only",
                     excerpt()
                 )
             })?;
         match reply.error {
-            Some(error) => Err(format!("the worker says: {error}")),
+            Some(error) => Err(format!("the worker reports: {error}")),
             None => Ok(reply),
         }
     }
 }
 
-/// Reads line by line, until nobody wants more or there is none.
+/// Forwards lines until the output ends or the receiver is gone.
 fn read_lines(out: impl std::io::Read, to: &SyncSender<std::io::Result<Vec<u8>>>) {
     let mut out = BufReader::new(out);
     loop {
@@ -105,7 +106,8 @@ impl Drop for Worker {
     }
 }
 
-/// Ends a worker and whatever it started. It was not waited for, so that its number is nobody else's.
+/// Kills a worker and the processes that it started. The worker was not reaped, so no other process can have
+/// its number.
 fn kill(child: &mut Child) {
     #[cfg(unix)]
     if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
@@ -114,10 +116,10 @@ fn kill(child: &mut Child) {
     let _ = child.kill();
 }
 
-/// Up to so many workers, started when they are needed.
+/// A bounded pool of workers, started on demand.
 pub(crate) struct WorkerPool {
     command: Vec<String>,
-    /// How long a reply may take.
+    /// The limit for a reply.
     timeout: Duration,
     state: Mutex<PoolState>,
     freed: Condvar,
@@ -125,9 +127,9 @@ pub(crate) struct WorkerPool {
 
 struct PoolState {
     idle: Vec<Worker>,
-    /// Those that somebody has.
+    /// The processes of leased workers.
     leased: Vec<Weak<Mutex<Option<Child>>>>,
-    /// How many more may be started.
+    /// How many more workers may be started.
     n_startable: usize,
     failure: Option<String>,
 }
@@ -138,7 +140,7 @@ impl WorkerPool {
         WorkerPool { command, timeout, state: Mutex::new(state), freed: Condvar::new() }
     }
 
-    /// A worker of one's own, until it is dropped.
+    /// Leases a worker until the lease is dropped. Waits while all of them are leased.
     pub(crate) fn lease(&self) -> Result<WorkerLease<'_>, String> {
         let mut state = self.lock();
         loop {
@@ -154,7 +156,7 @@ impl WorkerPool {
                     Ok(worker) => self.lock().mark_leased(worker),
                     Err(_) => {
                         self.lock().n_startable += 1;
-                        // Whoever waits tries for itself.
+                        // The next waiter may be able to start a worker.
                         self.freed.notify_one();
                     }
                 }
@@ -164,12 +166,12 @@ impl WorkerPool {
         }
     }
 
-    /// Notes that something failed, the first time.
+    /// Keeps the first failure for `take_failure`.
     pub(crate) fn record_failure(&self, why: String) {
         self.lock().failure.get_or_insert(why);
     }
 
-    /// Ends those that are at work: whoever waits for one hears that it ended.
+    /// Kills all leased workers: a request that waits for one fails at once.
     pub(crate) fn interrupt(&self) {
         let leased: Vec<_> = self.lock().leased.iter().filter_map(Weak::upgrade).collect();
         for child in leased {
@@ -177,7 +179,7 @@ impl WorkerPool {
         }
     }
 
-    /// What failed since the last time this was asked.
+    /// The first failure since the last call.
     pub(crate) fn take_failure(&self) -> Option<String> {
         self.lock().failure.take()
     }
@@ -200,15 +202,15 @@ impl PoolState {
     }
 }
 
-/// A worker that somebody has.
+/// A worker that is leased to one client.
 pub(crate) struct WorkerLease<'p> {
     pool: &'p WorkerPool,
-    /// `None` once it failed.
+    /// `None` once the worker failed.
     worker: Option<Worker>,
 }
 
 impl WorkerLease<'_> {
-    /// Asks; a worker that fails is ended, and another is started when one is needed.
+    /// Sends a request. A worker that fails is ended, and the pool starts another one on demand.
     pub(crate) fn request(&mut self, request: &Request) -> Result<Reply, String> {
         let worker = self.worker.as_mut().ok_or("the worker failed before")?;
         let reply = worker.request(request, self.pool.timeout);
@@ -253,7 +255,8 @@ mod tests {
 
     #[test]
     fn an_unresponsive_worker_is_killed_with_its_children_and_replaced() {
-        // What it starts keeps the pipe open, whether it hangs with it or leaves it behind. It replies before, so that there is no doubt when.
+        // The child keeps the pipe open, with its parent alive or after it. It replies first, so that the
+        // order is certain.
         for script in
             ["read ask; echo '{}'; read ask; sleep 3600 & wait", "read ask; echo '{}'; sleep 3600 & exit"]
         {
@@ -278,13 +281,13 @@ mod tests {
             let error =
                 pool.lease().unwrap().request(&Request::Describe { client: 0 }).map(drop).unwrap_err();
             assert!(error.contains("did not reply within 0.02 s") && error.contains(script), "{error}");
-            assert_eq!(pool.lock().n_startable, 1, "another may take its place");
+            assert_eq!(pool.lock().n_startable, 1, "another worker may be started");
         }
     }
 
     #[test]
     fn output_without_a_request_is_not_read_beyond_a_line() {
-        // `yes` ends as soon as its pipe does, and would fill any memory until then.
+        // `yes` ends when its pipe closes; until then it would fill any amount of memory.
         let pool = WorkerPool::new(vec!["yes".to_owned(), "{}".to_owned()], 1, LONG_TIMEOUT);
         pool.lease().unwrap().request(&Request::Describe { client: 0 }).unwrap();
     }
