@@ -1,4 +1,4 @@
-//! Numbers that refuse nonsense when they are read.
+//! Numbers that are checked when they are read.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ macro_rules! checked {
         pub struct $name(f64);
 
         impl $name {
-            /// The number, if it fits.
+            /// The number, if it is in range.
             pub fn new(value: f64) -> Option<Self> {
                 let holds: fn(f64) -> bool = $holds;
                 holds(value).then_some(Self(value))
@@ -38,10 +38,10 @@ macro_rules! checked {
 }
 
 checked!(
-    /// A probability.
+    /// A probability, from 0 to 1.
     Probability,
     |value| (0.0..=1.0).contains(&value),
-    "a chance from 0 to 1"
+    "a probability from 0 to 1"
 );
 checked!(
     /// A finite number above zero.
@@ -50,13 +50,13 @@ checked!(
     "a number above 0"
 );
 checked!(
-    /// A finite number that is not below zero.
+    /// A finite number of at least zero.
     NonNegative,
     |value| value >= 0.0 && value.is_finite(),
     "0 or a number above it"
 );
 checked!(
-    /// A part of something of which a rest is left.
+    /// A share of a whole of which something is left: from 0 to below 1.
     Share,
     |value| (0.0..1.0).contains(&value),
     "a share from 0 to below 1"

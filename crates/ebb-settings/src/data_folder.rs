@@ -1,4 +1,4 @@
-//! Where data sets lie on this machine. No setting: it changes no result.
+//! Where data sets lie on this machine. It is not a setting, for it changes no result.
 
 use std::env;
 use std::ffi::OsString;
@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 /// The environment variable that names the folder of the data sets.
 pub const DATA_VARIABLE: &str = "EBBFLOW_DATA";
 
-/// The folder of the data sets, and who named it.
+/// The folder of the data sets, and the source of its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataFolder {
-    /// The folder. It need not be there yet.
+    /// The folder. It need not exist yet.
     pub path: PathBuf,
-    /// Who named it: `--data`, the variable, or [`DataFolder::CACHE`].
+    /// The source of the name: `--data`, the variable, or [`DataFolder::CACHE`].
     pub named_by: &'static str,
 }
 
 impl DataFolder {
-    /// What names the folder when no user does.
+    /// The source when the user named no folder.
     pub const CACHE: &'static str = "the system's cache folder";
 
-    /// The folder given, else the one that [`DATA_VARIABLE`] names, else `ebbflow` in the system's cache folder;
-    /// `None` where the system has none.
+    /// The given folder, else the one that [`DATA_VARIABLE`] names, else `ebbflow` in the system's cache
+    /// folder; `None` where the system has none.
     pub fn choose(explicit: Option<&Path>) -> Option<DataFolder> {
         choose(explicit, env::consts::OS, |name| env::var_os(name).filter(|value| !value.is_empty()))
     }
@@ -42,13 +42,13 @@ fn choose(
     Some(DataFolder { path: cache.join("ebbflow"), named_by: DataFolder::CACHE })
 }
 
-/// Where programs keep what they can get again.
+/// The folder in which programs keep data that they can fetch again.
 fn cache_folder(system: &str, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let folder = |name| variable(name).map(PathBuf::from);
     match system {
         "windows" => folder("LOCALAPPDATA"),
         "macos" | "ios" => folder("HOME").map(|home| home.join("Library/Caches")),
-        // A relative path is to be ignored, says the XDG specification.
+        // The XDG specification says that a relative path is to be ignored.
         _ => folder("XDG_CACHE_HOME")
             .filter(|path| path.has_root())
             .or_else(|| folder("HOME").map(|home| home.join(".cache"))),

@@ -1,4 +1,4 @@
-//! Reads a value into a type and, when that fails, says under which key and why.
+//! Deserialises a value into a type; an error names the key and the reason.
 
 use std::fmt;
 
@@ -11,12 +11,12 @@ use toml::Value;
 
 use crate::nearest;
 
-/// Reads `table` into a `T`.
+/// Deserialises `table` into a `T`.
 pub(crate) fn from_table<T: DeserializeOwned>(table: toml::Table) -> Result<T, DeserializeError> {
     T::deserialize(ValueDeserializer(Value::Table(table)))
 }
 
-/// Why a value could not be read, and the keys that lead to it, innermost first.
+/// Why a value was rejected, and the keys that lead to it, innermost first.
 #[derive(Debug)]
 pub(crate) struct DeserializeError {
     pub(crate) path: Vec<String>,
@@ -83,7 +83,7 @@ fn did_you_mean(word: &str, known: &[&str]) -> String {
         .map_or(String::new(), |nearest_word| format!("did you mean \"{nearest_word}\"? "))
 }
 
-/// Rust's names for kinds of numbers, in words.
+/// Describes the types of serde's messages in plain words.
 fn describe_type(expected: &dyn Expected) -> String {
     let expected = expected.to_string();
     match expected.as_str() {

@@ -1,8 +1,8 @@
-//! One line of a registry: a name, what it answers, an example, and how to build it.
+//! An entry of a registry: a name, a one-line description, an example, and a constructor.
 
 use crate::{Settings, SettingsError, nearest};
 
-/// Something that can be asked for by name in a `kind` key.
+/// Something that a `kind` key can name.
 pub struct Entry<R: ?Sized> {
     /// The name, as written after `kind =`.
     pub name: &'static str,
@@ -38,7 +38,7 @@ pub fn find<'e, R: ?Sized>(
     })
 }
 
-/// Builds what the table's `kind` names and notes the kind; a table without one gets `default`.
+/// Builds what the table's `kind` names and resolves the kind; a table without one gets `default`.
 pub fn build<R: ?Sized>(
     entries: &[Entry<R>],
     settings: &Settings<'_>,

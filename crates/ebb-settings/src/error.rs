@@ -1,4 +1,4 @@
-//! What is said about a setting that cannot be used: where it stands, what it holds, what would be right.
+//! Errors about a setting: where it was written, its value, and the remedy.
 
 use std::fmt;
 
@@ -37,9 +37,9 @@ pub struct SettingsError {
     pub origin: Option<Origin>,
     /// Its full key, such as `select.cohort`.
     pub key: String,
-    /// What it holds, as TOML, if it holds anything.
+    /// Its value as TOML, if it has one.
     pub value: Option<String>,
-    /// What is wrong and what would be right.
+    /// What is wrong, and the remedy.
     pub message: String,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for SettingsError {
         if let Some(origin) = &self.origin {
             write!(f, "{origin}: ")?;
         }
-        // Whoever typed key and value need not read them twice.
+        // A `--set` flag already shows key and value, so they are not repeated.
         let flag_assignment = match &self.origin {
             Some(Origin::Flag(flag)) => flag.strip_prefix("--set ").and_then(|flag| flag.split_once('=')),
             _ => None,

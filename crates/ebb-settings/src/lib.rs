@@ -1,9 +1,9 @@
 //! Settings are tables of TOML in which every value knows where it was written.
 //!
 //! A run is configured from several places: the recipe, a file, the command line. They are laid over one
-//! another in a [`Tree`]; whoever needs a table asks for its [`Settings`] and parses them into a type of
-//! its own. Whatever is wrong is answered with the place, the key, the value and the nearest valid one.
-//! What was parsed, defaults included, is kept, so that a record can store the settings as resolved.
+//! another in a [`Tree`]. A builder takes the [`Settings`] of its table and parses them into a type of its
+//! own. An error names the place, the key, the value and the nearest valid one. What was parsed, defaults
+//! included, is kept, so that a record can store the resolved settings.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,4 @@
-//! Where the values of a tree were written: offsets into the text, made into lines and columns only for those
-//! that are asked about.
+//! Where the values of a tree were written: byte offsets, converted to lines and columns on demand.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::Origin;
 
-/// The places of values, by path. What lies in a list has one of its own only if it is a table, or was set by
+/// Origins of values, by path. An element of a list has its own entry only if it is a table or was set by
 /// itself.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origins(BTreeMap<String, OriginEntry>);
@@ -20,7 +19,7 @@ enum OriginEntry {
     InText(Arc<SourceText>, TextOffset),
 }
 
-/// Where a value begins in its text, in bytes, and if it is a list, where its values do.
+/// The byte offset of a value in its text and, for a list, the offsets of its elements.
 #[derive(Clone, Debug)]
 struct TextOffset {
     offset: usize,
@@ -39,7 +38,7 @@ impl SourceText {
         SourceText { file: file.to_owned(), text: text.to_owned() }
     }
 
-    /// Goes through the text up to there: for what is told, not for every value.
+    /// Scans the text up to the offset, so it is called for errors only.
     pub(crate) fn origin_at(&self, offset: usize) -> Origin {
         let before = &self.text[..offset.min(self.text.len())];
         let line = before.matches('\n').count() + 1;
@@ -49,14 +48,14 @@ impl SourceText {
 }
 
 impl Origins {
-    /// The places of everything in a table that was read from this text.
+    /// The origins of everything in a table that was read from this text.
     pub(crate) fn read(text: SourceText, table: &DeTable<'_>) -> Origins {
         let mut places = Origins::default();
         places.add_table(&Arc::new(text), table, "");
         places
     }
 
-    /// One value, set by somebody.
+    /// The origin of a single value.
     pub(crate) fn single(path: &str, origin: Origin) -> Origins {
         Origins(BTreeMap::from([(path.to_owned(), OriginEntry::Given(origin))]))
     }
@@ -72,7 +71,7 @@ impl Origins {
         Some(text.origin_at(offset.offset))
     }
 
-    /// A table that nobody wrote as such has the place of its kind, or else of something inside it.
+    /// The origin of a table without an own one: that of its kind, or else of something inside it.
     pub(crate) fn of_first_inside(&self, path: &str) -> Option<Origin> {
         let prefix = format!("{path}.");
         if let Some(kind) = self.0.get(&format!("{prefix}kind")) {
@@ -82,7 +81,7 @@ impl Origins {
         first.starts_with(&prefix).then(|| entry.origin())
     }
 
-    /// The places of what is in the table at a path, by their paths within it.
+    /// The origins inside the table at a path, by their paths within it.
     pub(crate) fn subtree(&self, path: &str) -> Origins {
         let prefix = format!("{path}.");
         let from_there = self.0.range(prefix.clone()..);
@@ -91,23 +90,23 @@ impl Origins {
         Origins(inside.collect())
     }
 
-    /// Says where a value was written.
+    /// Sets the origin of one value.
     pub(crate) fn set(&mut self, path: &str, origin: Origin) {
         self.0.insert(path.to_owned(), OriginEntry::Given(origin));
     }
 
-    /// Says of all values that they were written there.
+    /// Gives all values the same origin.
     pub(crate) fn set_all(&mut self, origin: &Origin) {
         self.0.values_mut().for_each(|entry| *entry = OriginEntry::Given(origin.clone()));
     }
 
-    /// Forgets a table and what is in it.
+    /// Removes a table and everything in it.
     pub(crate) fn remove(&mut self, path: &str) {
         let prefix = format!("{path}.");
         self.0.retain(|key, _| key != path && !key.starts_with(&prefix));
     }
 
-    /// Gives a value, and all that is inside it, another path.
+    /// Moves a value, and everything inside it, to another path.
     pub(crate) fn rename(&mut self, old: &str, new: &str) {
         let is_inside = |path: &str| {
             path.strip_prefix(old).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -119,7 +118,7 @@ impl Origins {
         }
     }
 
-    /// Lays others on top.
+    /// Adds the origins of others, which take precedence.
     pub(crate) fn overlay(&mut self, others: Origins) {
         self.0.extend(others.0);
     }
@@ -139,7 +138,7 @@ impl Origins {
         }
     }
 
-    /// Notes the tables in a value, and gives the places of its own values if it is a list.
+    /// Records the tables in a value, and returns the offsets of its elements if it is a list.
     fn add_value(
         &mut self,
         text: &Arc<SourceText>,
@@ -153,7 +152,7 @@ impl Origins {
             }
             DeValue::Array(values) => {
                 let mark = |(idx, value): (usize, &Spanned<DeValue<'_>>)| {
-                    // Nearly all lists hold numbers, of which none has a path of its own.
+                    // Most lists hold plain numbers, which have no paths of their own.
                     let values = match value.get_ref() {
                         DeValue::Table(_) | DeValue::Array(_) => {
                             self.add_value(text, value, &format!("{path}[{idx}]"))
@@ -178,7 +177,7 @@ impl OriginEntry {
     }
 }
 
-/// `rounds[2][0]` is the list at `rounds`, and 2 and 0.
+/// Splits `rounds[2][0]` into the path `rounds` and the indices 2 and 0.
 fn split_list_path(path: &str) -> Option<(&str, Vec<usize>)> {
     let (mut list, mut indices) = (path, Vec::new());
     while let Some((before, idx)) = list.strip_suffix(']').and_then(|rest| rest.rsplit_once('[')) {
@@ -232,7 +231,7 @@ mod tests {
         check(&origins, "sizes[1]", "nowhere");
     }
 
-    /// To note each of them by its path, or to count its line, made long lists slow.
+    /// Storing a path or computing a line for each element made long lists slow.
     #[test]
     fn a_long_list_is_one_origin_and_each_of_its_values_is_found() {
         let n_lines = 50_000;

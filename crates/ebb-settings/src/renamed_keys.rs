@@ -69,7 +69,7 @@ fn first_name(path: &str, key: &str) -> Option<&'static str> {
     RENAMED.iter().find(|(end, _, new)| *new == key && ends_with(path, end)).map(|(_, old, _)| *old)
 }
 
-/// A table with the names that its keys had first: what is computed from it does not change with a name.
+/// A table with the original names of its keys, so that a hash of it survives renames.
 pub(crate) fn with_first_names(table: &Table) -> Table {
     with_first_names_in(table, "")
 }
@@ -96,7 +96,7 @@ fn with_first_names_in(table: &Table, path: &str) -> Table {
     entries.collect()
 }
 
-/// Whether a table's path ends with these tables; the empty path is the top level alone.
+/// Whether a table's path ends with these tables; the empty path matches the top level only.
 fn ends_with(path: &str, end: &str) -> bool {
     let path = without_indices(path);
     match path.strip_suffix(end) {
@@ -106,7 +106,7 @@ fn ends_with(path: &str, end: &str) -> bool {
     }
 }
 
-/// `classes[2].probability` as `classes.probability`.
+/// Turns `classes[2].probability` into `classes.probability`.
 fn without_indices(path: &str) -> String {
     path.split('[')
         .enumerate()
@@ -129,14 +129,14 @@ pub fn current_path(path: &str) -> String {
     new
 }
 
-/// An old key that was written, and its new name.
+/// A key that was written by its old name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenamedKey {
     /// Where it was written, if that is known.
     pub origin: Option<Origin>,
     /// Its path, as written.
     pub old: String,
-    /// Its path now.
+    /// Its path with the new name.
     pub new: String,
 }
 
@@ -173,7 +173,7 @@ fn rename_in(
         let (old_path, new_path) = (full(&key), full(&new));
         let origin = origins.get(&old_path).or_else(|| origins.of_first_inside(&old_path));
         if table.contains_key(&new) {
-            let message = format!("{new_path} is its new name, and is given too; remove one of them");
+            let message = format!("its new name {new_path} is given too; remove one of them");
             return Err(SettingsError { origin, key: old_path, value: None, message });
         }
         let value = table.remove(&key).expect("the key was just listed");

@@ -26,18 +26,18 @@ pub struct BuildContext {
     pub n_rounds: u32,
 }
 
-/// All settings of a run: values, the places they were written at, and what was made of them.
+/// All settings of a run: values, their origins, and what they were parsed into.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
     root: Table,
     origins: Origins,
-    /// The file that was read, for what is missing altogether.
+    /// The file that was read; it is named when a setting is missing.
     file: Option<String>,
     /// Tables as they were parsed, with their defaults, by path.
     resolved: Resolved,
-    /// Where data sets lie on this machine, if the user said so. No setting: it changes no result.
+    /// The folder of the data sets, if the user gave it. It is not a setting, for it changes no result.
     data_folder: Option<PathBuf>,
-    /// Whether clients elsewhere, with data of their own, go by what is resolved.
+    /// Whether remote clients with data of their own will use the resolved settings.
     is_served: bool,
     /// Keys that were written by an old name.
     renamed: Vec<RenamedKey>,
@@ -63,6 +63,7 @@ impl Tree {
     /// The settings that a recipe brings.
     ///
     /// # Panics
+    ///
     /// When the recipe's text is not TOML: recipes are part of the program.
     pub fn from_recipe(name: &str, text: &str) -> Tree {
         let mut tree = Tree::parse(text, name).expect("recipes are valid TOML");
@@ -87,14 +88,14 @@ impl Tree {
         let (path, text) = (path.trim(), text.trim());
         let value = match format!("value = {text}").parse::<Table>() {
             Ok(mut table) if table.len() == 1 => table.remove("value").expect("the key was just written"),
-            // A bare word is what people type for a name.
+            // People type names without quotes.
             _ if text.chars().all(|c| c.is_alphanumeric() || "-_./".contains(c)) && !text.is_empty() => {
                 Value::String(text.to_owned())
             }
             _ => return Err(wrong("the value is not valid TOML; quote text as 'path.key=\"text\"'")),
         };
         if path.contains('[') && !self.has(&renamed_keys::current_path(path)) {
-            return Err(wrong("there is nothing in the list at this place; write it in the file first"));
+            return Err(wrong("the list has no such element; write it in the file first"));
         }
         let current = renamed_keys::current_path(path);
         if current != path {
@@ -105,8 +106,8 @@ impl Tree {
         Ok(())
     }
 
-    /// The same for several at once: in whatever order they stand, what is said of a table counts for the kind that is
-    /// named for it.
+    /// Sets several values. Their order does not matter: `kind` is applied before the other keys of its
+    /// table.
     pub fn set_all_from_flags<'a>(
         &mut self,
         assignments: impl IntoIterator<Item = &'a String>,
@@ -117,7 +118,7 @@ impl Tree {
         kinds.into_iter().chain(rest).try_for_each(|assignment| self.set_from_flag(assignment))
     }
 
-    /// Puts one value in place. What lies inside a list, as `departures[0].round` does, must be there already.
+    /// Sets one value. An element of a list, as in `departures[0].round`, must exist already.
     pub fn set_value(&mut self, path: &str, value: impl Into<Value>, origin: Origin) {
         let mut value = value.into();
         if path.contains('[') {
@@ -134,14 +135,14 @@ impl Tree {
         self.overlay(Tree { root, origins: Origins::single(path, origin), ..Tree::default() });
     }
 
-    /// The table at `path` as a tree of its own, every value with the place it has here.
+    /// The table at `path` as a tree of its own; its values keep their origins.
     pub fn subtree(&self, path: &str) -> Tree {
         let root = self.value(path).and_then(Value::as_table).cloned().unwrap_or_default();
         Tree { root, origins: self.origins.subtree(path), ..Tree::default() }
     }
 
-    /// Lays `other` on top: its values win. A table that names another `kind` replaces the one below
-    /// whole, for the fields of one kind mean nothing to another.
+    /// Lays `other` on top: its values win. A table of another `kind` replaces the one below, because kinds
+    /// have different keys.
     pub fn overlay(&mut self, other: Tree) {
         let mut replaced = Vec::new();
         merge_tables(&mut self.root, other.root, "", &mut replaced);
@@ -158,32 +159,33 @@ impl Tree {
         &self.renamed
     }
 
-    /// Says where data sets lie, if the user did.
+    /// Sets the folder of the data sets, if the user gave one.
     pub fn set_data_folder(&mut self, folder: Option<&Path>) {
         self.data_folder = folder.map(Path::to_path_buf);
     }
 
-    /// Where data sets lie, if the user said so.
+    /// The folder of the data sets, if the user gave one.
     pub fn data_folder(&self) -> Option<&Path> {
         self.data_folder.as_deref()
     }
 
-    /// Says that clients elsewhere, with data of their own, will go by what is resolved: it must hold all they need.
+    /// Declares that remote clients will use the resolved settings, which must then hold everything they
+    /// need.
     pub fn mark_served(&mut self) {
         self.is_served = true;
     }
 
-    /// The view of the table at `path`, empty if nobody wrote it.
+    /// The view of the table at `path`, empty if the table was not written.
     pub fn table(&self, path: &str, context: BuildContext) -> Settings<'_> {
         Settings { tree: self, path: path.to_owned(), context, catalogue: None }
     }
 
-    /// Text at the top level or below, such as `recipe`.
+    /// The text at a path, such as `recipe`.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.value(path)?.as_str()
     }
 
-    /// A list of texts at `path`.
+    /// The list of texts at a path.
     pub fn texts(&self, path: &str) -> Option<Vec<String>> {
         self.value(path)?.as_array()?.iter().map(|value| value.as_str().map(str::to_owned)).collect()
     }
@@ -193,7 +195,7 @@ impl Tree {
         self.value(path).is_some()
     }
 
-    /// Takes a key out of the tree, and what was parsed of it.
+    /// Removes a key, and what was parsed of it.
     pub fn remove(&mut self, key: &str) {
         match key.rsplit_once('.') {
             None => drop(self.root.remove(key)),
@@ -207,7 +209,7 @@ impl Tree {
         self.resolved.lock().retain(|path, _| path != key && !path.starts_with(&below));
     }
 
-    /// Refuses keys at the top level other than `known`.
+    /// Rejects keys at the top level other than `known`.
     pub fn check_known_keys(&self, known: &[&str]) -> Result<(), SettingsError> {
         match self.root.keys().find(|key| !known.contains(&key.as_str())) {
             None => Ok(()),
@@ -219,9 +221,9 @@ impl Tree {
         }
     }
 
-    /// An error about the value at `key`, with its place and what it holds.
+    /// An error about the value at `key`, with its origin and its value.
     pub fn error(&self, key: &str, message: impl Into<String>) -> SettingsError {
-        // What is missing, or lies inside an array, has no place of its own: the nearest key above it has.
+        // A missing key, or an element of a list, may have no origin: the nearest key above it has one.
         let mut path = key;
         let origin = loop {
             let origin = self.origins.get(path).or_else(|| self.origins.of_first_inside(path));
@@ -255,7 +257,8 @@ impl Tree {
         toml::to_string(&self.root).expect("what was read as TOML can be written again")
     }
 
-    /// The same with the names that renamed keys had first: it identifies settings across versions of the program.
+    /// The same with the original names of renamed keys: it identifies settings across versions of the
+    /// program.
     pub fn to_toml_with_first_names(&self) -> String {
         let root = renamed_keys::with_first_names(&self.root);
         toml::to_string(&root).expect("what was read as TOML can be written again")
@@ -278,7 +281,7 @@ impl Tree {
     }
 }
 
-/// What was made of the settings so far; noted while they are only read, so behind a lock.
+/// The tables parsed so far. Parsing needs only a shared reference, hence the lock.
 #[derive(Debug, Default)]
 struct Resolved(Mutex<BTreeMap<String, Table>>);
 
@@ -294,7 +297,7 @@ impl Clone for Resolved {
     }
 }
 
-/// One table of a [`Tree`], and the facts of the run it belongs to.
+/// One table of a [`Tree`], and the context of the run that it belongs to.
 #[derive(Clone, Debug)]
 pub struct Settings<'t> {
     tree: &'t Tree,
@@ -304,7 +307,7 @@ pub struct Settings<'t> {
 }
 
 impl<'t> Settings<'t> {
-    /// Reads the table into a `T`, `kind` left out, and keeps it, with its defaults, as resolved.
+    /// Parses the table into a `T`, without `kind`, and keeps it with its defaults as resolved.
     pub fn parse<T: DeserializeOwned + Serialize>(&self) -> Result<T, SettingsError> {
         let mut table = self.own_table()?;
         let kind = table.remove("kind");
@@ -328,22 +331,22 @@ impl<'t> Settings<'t> {
         }
     }
 
-    /// Notes the kind that was used, where the table did not name one.
+    /// Resolves the kind of a table that did not name one.
     pub fn resolve_kind(&self, kind: &str) {
         self.add_resolved(Table::from_iter([("kind".to_owned(), Value::String(kind.to_owned()))]));
     }
 
-    /// Notes a value that was used, where the table did not say.
+    /// Resolves a value that the table did not give.
     pub fn resolve(&self, key: &str, value: impl Into<Value>) {
         self.add_resolved(Table::from_iter([(key.to_owned(), value.into())]));
     }
 
-    /// The same for anything that can be written as a setting.
+    /// Resolves anything that serialises as a setting.
     pub fn resolve_as(&self, key: &str, value: &impl Serialize) {
         self.resolve(key, Value::try_from(value).expect("settings can be written as TOML"));
     }
 
-    /// The table `name` inside this one, or beside it when this is the root.
+    /// The table `name` inside this one; for the root, the table of that name.
     pub fn inner(&self, name: &str) -> Settings<'t> {
         let path = if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) };
         Settings { path, ..self.clone() }
@@ -354,12 +357,12 @@ impl<'t> Settings<'t> {
         Settings { path: path.to_owned(), ..self.clone() }
     }
 
-    /// The same table, for builders that may build others: from this catalogue of what there is.
+    /// The same table with the catalogue from which builders may build others.
     pub fn with_catalogue(self, catalogue: &'t dyn Any) -> Settings<'t> {
         Settings { catalogue: Some(catalogue), ..self }
     }
 
-    /// What there is to build from, if that was said.
+    /// The catalogue to build from, if one was given.
     pub fn catalogue<C: 'static>(&self) -> Option<&'t C> {
         self.catalogue?.downcast_ref()
     }
@@ -380,12 +383,12 @@ impl<'t> Settings<'t> {
         value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
     }
 
-    /// A yes or no of this table, as it was written.
+    /// A boolean of this table, as it was written.
     pub fn flag(&self, key: &str) -> Option<bool> {
         self.tree.value(&self.full_key(key))?.as_bool()
     }
 
-    /// Where the table is, from the root.
+    /// The path of the table from the root.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -395,17 +398,17 @@ impl<'t> Settings<'t> {
         self.tree.has(&self.path)
     }
 
-    /// What is known of the run.
+    /// The context of the run.
     pub fn context(&self) -> BuildContext {
         self.context
     }
 
-    /// Where data sets lie, if the user said so.
+    /// The folder of the data sets, if the user gave one.
     pub fn data_folder(&self) -> Option<&'t Path> {
         self.tree.data_folder()
     }
 
-    /// Whether clients elsewhere, with data of their own, go by what is resolved.
+    /// Whether remote clients with data of their own will use the resolved settings.
     pub fn is_served(&self) -> bool {
         self.tree.is_served
     }
@@ -415,7 +418,7 @@ impl<'t> Settings<'t> {
         self.tree.error(&self.full_key(key), message)
     }
 
-    /// Reads the table without some of its keys, which are tables that somebody else reads.
+    /// Parses the table without the inner tables that other builders parse.
     pub fn parse_without<T: DeserializeOwned + Serialize>(&self, inner: &[&str]) -> Result<T, SettingsError> {
         let mut table = self.own_table()?;
         table.retain(|key, _| !inner.contains(&key));
@@ -483,7 +486,7 @@ fn value_mut<'v>(root: &'v mut Table, path: &str) -> Option<&'v mut Value> {
     Some(node)
 }
 
-/// Long values are cut, for what is wrong with them is seen at their start or not at all.
+/// Long values are cut: an error is visible at their start, or not at all.
 fn shortened(text: &str) -> String {
     const MAX_CHARS: usize = 60;
     if text.chars().count() <= MAX_CHARS {
@@ -493,7 +496,7 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// `rounds[2]` is `rounds` and `[2]`.
+/// Splits `rounds[2]` into `rounds` and `[2]`.
 fn split_indices(part: &str) -> Vec<String> {
     let mut parts = Vec::new();
     let mut rest = part;
@@ -577,7 +580,7 @@ mod tests {
     fn a_value_out_of_range_names_itself_and_the_range() {
         assert_eq!(
             message("[select]\ncohort = 3\nchance = 1.2"),
-            "a.toml:3:1: select.probability = 1.2: 1.2 is out of range; give a chance from 0 to 1"
+            "a.toml:3:1: select.probability = 1.2: 1.2 is out of range; give a probability from 0 to 1"
         );
         assert_eq!(
             message("[select]\ncohort = 0"),
@@ -585,7 +588,7 @@ mod tests {
         );
         assert_eq!(
             message("[select]\ncohort = 3\nclasses = [{ probability = 0.1 }, { probability = 7 }]"),
-            "a.toml:3:37: select.classes[1].probability = 7: 7 is out of range; give a chance from 0 to 1"
+            "a.toml:3:37: select.classes[1].probability = 7: 7 is out of range; give a probability from 0 to 1"
         );
     }
 
@@ -646,10 +649,7 @@ mod tests {
             ["world.departures[1].round=7", "world.departures[0].rond=7", "world.arrivals[0].round=2"]
         {
             let error = tree.set_from_flag(missing).unwrap_err().to_string();
-            assert!(
-                error.ends_with("there is nothing in the list at this place; write it in the file first"),
-                "{error}"
-            );
+            assert!(error.ends_with("the list has no such element; write it in the file first"), "{error}");
         }
     }
 

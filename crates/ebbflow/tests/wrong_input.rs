@@ -162,7 +162,7 @@ fn probability_above_one() {
     refused(
         &SMALL.replace("probability = 0.6", "probability = 1.2"),
         &[],
-        "DIR/a.toml:22:1: world.availability.probability = 1.2: 1.2 is out of range; give a chance from 0 to 1",
+        "DIR/a.toml:22:1: world.availability.probability = 1.2: 1.2 is out of range; give a probability from 0 to 1",
     );
 }
 
@@ -317,12 +317,12 @@ fn more_metrics_than_the_data_allows() {
     refused(
         &format!("{text}per_class = true"),
         &[],
-        "DIR/a.toml:11:1: evaluate.per_class = true: this data has no classes; leave it out",
+        "DIR/a.toml:11:1: evaluate.per_class = true: this data has no classes; leave this out",
     );
     refused(
         &format!("{text}top_k = [1]"),
         &[],
-        "DIR/a.toml:11:1: evaluate.top_k = [1]: this data has no classes; leave it out",
+        "DIR/a.toml:11:1: evaluate.top_k = [1]: this data has no classes; leave this out",
     );
 }
 

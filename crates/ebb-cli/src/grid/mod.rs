@@ -134,7 +134,7 @@ impl Grid {
                 return wrong("give at least one value");
             }
             if key.contains('[') && !common.has(key) {
-                return wrong("there is nothing in the list at this place; write it in the file first");
+                return wrong("the list has no such element; write it in the file first");
             }
             if has_duplicates(values) {
                 return wrong("a value stands twice");

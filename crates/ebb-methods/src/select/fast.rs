@@ -491,7 +491,7 @@ mod tests {
             ("cohort = 5\nchance = 0.5\nadaptive = 1.0", "give one of chance, every and adaptive"),
             (
                 "cohort = 5\nchance = 1.5",
-                "select.probability = 1.5: 1.5 is out of range; give a chance from 0 to 1",
+                "select.probability = 1.5: 1.5 is out of range; give a probability from 0 to 1",
             ),
             ("cohort = 5\nchance = 0.5\nwindow = 3", "select.window = 3: only means something with adaptive"),
             ("cohort = 50", "larger than the fleet"),

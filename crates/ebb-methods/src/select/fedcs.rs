@@ -184,7 +184,7 @@ mod tests {
             ),
             (
                 "among_share = 1.5",
-                "a.toml:2:1: select.among_share = 1.5: 1.5 is out of range; give a chance from 0 to 1",
+                "a.toml:2:1: select.among_share = 1.5: 1.5 is out of range; give a probability from 0 to 1",
             ),
             ("round_s = 0.0", "a.toml:2:1: select.round_s = 0.0: 0 is out of range; give a number above 0"),
             (

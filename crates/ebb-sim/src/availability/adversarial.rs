@@ -42,7 +42,7 @@ mod tests {
             "adversarial",
             &[(
                 "min_probability = 2.0",
-                "min_probability = 2.0: 2 is out of range; give a chance from 0 to 1",
+                "min_probability = 2.0: 2 is out of range; give a probability from 0 to 1",
             )],
         );
     }

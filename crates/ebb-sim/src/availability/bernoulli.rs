@@ -122,7 +122,10 @@ mod tests {
         check_refused(
             "bernoulli",
             &[
-                ("probability = 1.2", "probability = 1.2: 1.2 is out of range; give a chance from 0 to 1"),
+                (
+                    "probability = 1.2",
+                    "probability = 1.2: 1.2 is out of range; give a probability from 0 to 1",
+                ),
                 ("", "chance: missing; give probability or classes"),
                 (
                     "classes = [{ clients = 3, probability = 0.5 }]",

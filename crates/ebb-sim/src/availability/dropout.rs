@@ -421,7 +421,7 @@ mod tests {
             "dropout",
             &[
                 ("", "ratio: missing; it has no default"),
-                ("ratio = 1.5", "ratio = 1.5: 1.5 is out of range; give a chance from 0 to 1"),
+                ("ratio = 1.5", "ratio = 1.5: 1.5 is out of range; give a probability from 0 to 1"),
                 (
                     "ratio = 0.8\nclusters = 5",
                     "ratio = 0.8: leaves 2 of 10 clients up, fewer than the 5 clusters; give at most 0.5",

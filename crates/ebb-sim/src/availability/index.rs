@@ -473,7 +473,7 @@ mod tests {
                 ),
                 (
                     "distribution = \"gamma\"\nshare = 2.0",
-                    "share = 2.0: 2 is out of range; give a chance from 0 to 1",
+                    "share = 2.0: 2 is out of range; give a probability from 0 to 1",
                 ),
             ],
         );

@@ -252,7 +252,7 @@ mod tests {
                     "down_to_up = 0.0\nchance = 0.5",
                     "down_to_up = 0.0: nobody would ever come; give a chance above 0",
                 ),
-                ("up_to_down = 1.5", "up_to_down = 1.5: 1.5 is out of range; give a chance from 0 to 1"),
+                ("up_to_down = 1.5", "up_to_down = 1.5: 1.5 is out of range; give a probability from 0 to 1"),
                 (
                     "up_to_down = 0.5\nchance = 0.5",
                     "up_to_down = 0.5: give goes, or the share of time that it follows from, not both",

@@ -218,7 +218,10 @@ mod tests {
                     "low = 0.5\nchance = 0.5",
                     "low = 0.5: unknown key; keys of kind \"non-stationary\": chance, classes, period, depth",
                 ),
-                ("depth = 2.0\nchance = 0.5", "depth = 2.0: 2 is out of range; give a chance from 0 to 1"),
+                (
+                    "depth = 2.0\nchance = 0.5",
+                    "depth = 2.0: 2 is out of range; give a probability from 0 to 1",
+                ),
                 ("", "chance: missing; give one of probability, classes and by_labels"),
             ],
         );

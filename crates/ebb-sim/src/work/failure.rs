@@ -166,7 +166,7 @@ classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
     fn wrong_probabilities_are_reported_with_the_remedy() {
         for (text, expected) in [
             ("", "a.toml:1:8: world.work.success: missing; give success or classes"),
-            ("success = 2", "success = 2: 2 is out of range; give a chance from 0 to 1"),
+            ("success = 2", "success = 2: 2 is out of range; give a probability from 0 to 1"),
             ("classes = [{ clients = 3, success = 0.5 }]", "they hold 3 clients, but the data has 100"),
             (
                 "success = 1.0\nclasses = [{ clients = 100, success = 0.5 }]",
