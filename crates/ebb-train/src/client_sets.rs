@@ -1,24 +1,24 @@
-//! Sets of clients on whose own test data together a model is judged.
+//! Sets of clients on whose pooled test data a model is evaluated.
 
 use std::ops::RangeInclusive;
 
 use ebb_round::{Bits, Census, ClientId, Shares};
 
-/// Which clients.
+/// The members of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClientSet {
-    /// Those that count in the objective.
+    /// Clients that count in the objective.
     Objective,
-    /// Those in the run.
+    /// Enrolled clients.
     Enrolled,
-    /// Those that ever were.
+    /// Clients that were ever enrolled.
     Ever,
-    /// These, whether they are in the run or not.
+    /// The listed clients, enrolled or not.
     Listed(Vec<RangeInclusive<usize>>),
 }
 
 impl ClientSet {
-    /// Reads a name, or numbers and stretches of clients between commas.
+    /// Parses a name, or a comma-separated list of client numbers and ranges.
     pub(crate) fn parse(text: &str, n_clients: usize) -> Result<ClientSet, String> {
         match text {
             "objective" => return Ok(ClientSet::Objective),
@@ -47,7 +47,7 @@ impl ClientSet {
         text.split(',').map(range).collect::<Result<_, _>>().map(ClientSet::Listed)
     }
 
-    /// Who is in it now.
+    /// The members at this point of the run.
     pub(crate) fn members(&self, n_clients: usize, census: &Census, shares: &Shares) -> Bits {
         let mut members = Bits::new(n_clients);
         let is_in = |idx: usize| match self {

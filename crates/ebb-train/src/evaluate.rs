@@ -1,4 +1,4 @@
-//! Judges the model on the pooled test data and, on request, at every client.
+//! Evaluates the model on the pooled test data and, on request, on every client's own.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -14,39 +14,40 @@ use serde::{Deserialize, Serialize};
 use crate::client_sets::ClientSet;
 use crate::{Tally, Task};
 
-/// How often and how closely to judge: the `[evaluate]` table.
+/// The `[evaluate]` table: how often to evaluate, and in which detail.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Evaluation {
-    /// Every so many rounds, and after the last.
+    /// The number of rounds between evaluations; the last round is always evaluated.
     #[serde(default = "one")]
     pub every: NonZeroU32,
-    /// Also at each client's own test data. An oracle: it asks even those that are down.
+    /// Also on each client's own test data. An oracle: unavailable clients take part, too.
     #[serde(default)]
     pub oracle_per_client: bool,
-    /// Also on the own test data of sets of clients together, by name: who counts, who is in the run, who ever was, or some that are
+    /// Also on the pooled test data of named sets of clients: of the objective, enrolled, ever enrolled, or
     /// listed. An oracle, too.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub oracle_sets: BTreeMap<String, String>,
-    /// Also what the absences of every round cost. An oracle: it trains the absent too, and forgets it again.
+    /// Also the aggregation error caused by missing clients. An oracle: it trains the absent as well and
+    /// discards the result.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub oracle_absent: bool,
-    /// Also class by class.
+    /// Also by class.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub per_class: bool,
-    /// Also how often the label has one of the k highest scores, for each of these k.
+    /// Also top-k accuracy, for each of these k.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub top_k: Vec<NonZeroU32>,
 }
 
 impl Evaluation {
-    /// Reads the table, which must not ask for more than the task has.
+    /// Parses the table; what it asks for must be possible with the task.
     pub fn build(settings: &Settings<'_>, task: &dyn Task) -> Result<Self, SettingsError> {
         let evaluation: Evaluation = settings.parse()?;
         for (name, text) in &evaluation.oracle_sets {
             let wrong = |message| settings.error(&format!("oracle_sets.{name}"), message);
             if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-                return Err(wrong("name it with letters, digits and underscores".to_owned()));
+                return Err(wrong("write its name with letters, digits and underscores".to_owned()));
             }
             ClientSet::parse(text, task.n_clients()).map_err(wrong)?;
         }
@@ -54,14 +55,15 @@ impl Evaluation {
             let model = task.initial();
             let has_tests = |idx| task.evaluate_client(ClientId::new(idx), &model).is_some();
             if !(0..task.n_clients()).any(has_tests) {
-                let message = "no client has test data of its own; give data.split.held_out, or leave it out";
+                let message =
+                    "no client has test data of its own; give data.split.held_out, or leave this out";
                 return Err(settings.error("oracle_sets", message));
             }
         }
         let Some(n_classes) = task.n_classes() else {
             let requested = [("per_class", evaluation.per_class), ("top_k", !evaluation.top_k.is_empty())];
             return match requested.iter().find(|(_, is_requested)| *is_requested) {
-                Some((key, _)) => Err(settings.error(key, "this data has no classes; leave it out")),
+                Some((key, _)) => Err(settings.error(key, "this data has no classes; leave this out")),
                 None => Ok(evaluation),
             };
         };
@@ -79,7 +81,7 @@ fn one() -> NonZeroU32 {
     NonZeroU32::MIN
 }
 
-/// Judges the models of a task.
+/// Evaluates the models of a task.
 pub struct TaskEvaluator {
     task: Arc<dyn Task>,
     evaluation: Evaluation,
@@ -89,7 +91,7 @@ pub struct TaskEvaluator {
 }
 
 impl TaskEvaluator {
-    /// For a run of so many rounds.
+    /// An evaluator for a run of `n_rounds` rounds.
     pub fn new(task: Arc<dyn Task>, evaluation: Evaluation, n_rounds: u32, threads: NonZeroUsize) -> Self {
         let set = |(name, text): (&String, &String)| {
             let set = ClientSet::parse(text, task.n_clients()).expect("the settings were checked");
@@ -99,23 +101,23 @@ impl TaskEvaluator {
         TaskEvaluator { task, evaluation, n_rounds, threads, sets }
     }
 
-    /// Every how many rounds it judges.
+    /// The number of rounds between evaluations.
     pub fn every(&self) -> NonZeroU32 {
         self.evaluation.every
     }
 
-    /// What went wrong since the last time this was asked, where judging is not all in this program.
+    /// The first failure since the last call, where a worker evaluates.
     pub fn take_failure(&self) -> Option<String> {
         self.task.take_failure()
     }
 
-    /// The score of a model, whichever round it is.
+    /// The score of a model, without sets that depend on the round.
     pub fn score(&self, model: &[f32]) -> Score {
         let oracle_clients = self.evaluation.oracle_per_client.then(|| self.score_clients(model)).flatten();
         Score { oracle_clients, ..self.score_pooled(model) }
     }
 
-    /// The same, with the sets of clients as they are now.
+    /// The score of a model, with the sets of clients as they are now.
     pub fn score_in_round(&self, model: &[f32], census: &Census, shares: &Shares) -> Score {
         Score { oracle_sets: self.score_sets(model, census, shares), ..self.score(model) }
     }
@@ -152,7 +154,7 @@ impl TaskEvaluator {
         }
     }
 
-    /// The score on the test data of each set's clients together; sets without any are left out.
+    /// The scores on the pooled test data of each set; sets without test data are left out.
     fn score_sets(&self, model: &[f32], census: &Census, shares: &Shares) -> Vec<(String, SetScore)> {
         let task = self.task.as_ref();
         let members = |(_, set): &(String, ClientSet)| set.members(task.n_clients(), census, shares);
@@ -175,7 +177,7 @@ impl TaskEvaluator {
         self.sets.iter().zip(&sets).filter_map(score).collect()
     }
 
-    /// Accuracy at every client that has test data; where there are no labels, loss.
+    /// The spread over clients with test data: of accuracy or, without labels, of loss.
     fn score_clients(&self, model: &[f32]) -> Option<Spread> {
         let task = self.task.as_ref();
         let evaluate_client = |idx| task.evaluate_client(ClientId::new(idx), model);
@@ -184,7 +186,7 @@ impl TaskEvaluator {
         let labelled = tallies.iter().any(|tally| tally.hits.is_some());
         let mut values: Vec<_> =
             tallies.iter().map(|tally| tally.hits.unwrap_or(tally.loss) / tally.n_samples).collect();
-        // The worst served come first: the lowest accuracies, or the highest losses.
+        // The worst clients come first: the lowest accuracies, or the highest losses.
         values.sort_by(|one, two| if labelled { one.total_cmp(two) } else { two.total_cmp(one) });
         spread_of(&values)
     }
@@ -203,7 +205,7 @@ impl Evaluator for TaskEvaluator {
     }
 }
 
-/// What is counted sample by sample where a model is judged closely.
+/// Counts per sample for accuracy by class and top-k accuracy.
 #[derive(Clone)]
 struct Ranks<'e> {
     top_k: &'e [NonZeroU32],
@@ -236,9 +238,9 @@ impl<'e> Ranks<'e> {
     }
 }
 
-/// How many scores are above that of the label. Of equal scores that of the lower class is above, as for
-/// accuracy, so that a model which scores all classes alike does not get them all right. Scores of which one is
-/// not finite rank nothing.
+/// The number of classes that rank above the label. Of equal scores the lower class ranks first, as for
+/// accuracy: a model that scores all classes equally must not be correct on all samples. Scores that are not
+/// all finite give no rank.
 fn rank(scores: &[f32], label: usize) -> Option<usize> {
     let own = scores[label];
     let above = |(class, &score): (usize, &f32)| score > own || (score == own && class < label);
@@ -246,7 +248,7 @@ fn rank(scores: &[f32], label: usize) -> Option<usize> {
     finite.then(|| scores.iter().enumerate().filter(|&at| above(at)).count())
 }
 
-/// The spread of figures sorted with the worst first.
+/// The spread of values that are sorted with the worst first.
 fn spread_of(values: &[f64]) -> Option<Spread> {
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     let worst = values.get(..values.len().div_ceil(10)).filter(|worst| !worst.is_empty())?;
@@ -264,7 +266,7 @@ fn spread_of(values: &[f64]) -> Option<Spread> {
     })
 }
 
-/// `count` results in order, computed by several threads.
+/// Computes `count` results on several threads and returns them in order.
 fn in_parallel<T: Send>(threads: NonZeroUsize, count: usize, compute: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let threads = threads.get().min(count);
     if threads <= 1 {
@@ -277,7 +279,7 @@ fn in_parallel<T: Send>(threads: NonZeroUsize, count: usize, compute: impl Fn(us
     };
     let mut all: Vec<_> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().flat_map(|worker| worker.join().expect("judging does not panic")).collect()
+        workers.into_iter().flat_map(|worker| worker.join().expect("evaluation does not panic")).collect()
     });
     all.sort_by_key(|(at, _)| *at);
     all.into_iter().map(|(_, result)| result).collect()
@@ -313,7 +315,8 @@ mod tests {
     fn classes_and_tops_by_hand() {
         let top_k = [1, 2, 3].map(|k| NonZeroU32::new(k).unwrap());
         let mut ranks = Ranks::new(3, &top_k);
-        // Two of class 0, first and third; one of class 2, second; one of class 2 without a rank.
+        // Two of class 0, ranked first and third; one of class 2, ranked second; one of class 2 without a
+        // rank.
         ranks.add(&[3.0, 2.0, 1.0], 0);
         ranks.add(&[1.0, 2.0, 3.0], 0);
         ranks.add(&[1.0, 3.0, 2.0], 2);
@@ -331,7 +334,7 @@ mod tests {
         );
     }
 
-    /// A task of 300 test samples with networks that are not trained, judged closely.
+    /// The score of a model on 300 test samples, by class and with top-k accuracy.
     fn score_of(threads: usize, model: impl Fn(&dyn Task) -> Vec<f32>) -> Score {
         let text = "[data]\nkind = \"synthetic\"\nclients = 3\nsamples = 200\ntest_share = 0.5\n\
                     [evaluate]\nper_class = true\ntop_k = [1, 3, 10]";
@@ -375,7 +378,7 @@ mod tests {
         evaluation.map(|evaluation| (task, evaluation)).map_err(|error| error.to_string())
     }
 
-    /// Parabolas around 1, 2 and 3 with weights 1, 1 and 2, judged at 0: losses .5, 2 and 4.5.
+    /// Parabolas around 1, 2 and 3 with weights 1, 1 and 2, evaluated at 0: losses .5, 2 and 4.5.
     #[test]
     fn sets_of_clients_are_evaluated_together() {
         let text = "[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]\nsamples = [1, 1, 2]\n\
@@ -395,7 +398,7 @@ mod tests {
                 score.oracle_sets.iter().map(|(name, score)| (name.as_str(), score.loss)).collect();
             assert_eq!(found, [("ever", 1.25), ("in_run", 2.0), ("last", 11.0 / 3.0), ("now", 1.25)]);
             assert!(score.oracle_sets.iter().all(|(_, score)| score.accuracy.is_none()));
-            // Nobody is in: there is nothing to say.
+            // Without clients there is no score.
             let nobody = evaluator.score_in_round(&[0.0], &Census::new(), &Shares::default());
             assert_eq!(nobody.oracle_sets.len(), 1);
         }
@@ -409,7 +412,9 @@ mod tests {
             refused("all = \"0-3\""),
             "a.toml:6:1: evaluate.oracle_sets.all = \"0-3\": there is no client 3; the last of 3 is 2"
         );
-        assert!(refused("\"of all\" = \"ever\"").ends_with("name it with letters, digits and underscores"));
+        assert!(
+            refused("\"of all\" = \"ever\"").ends_with("write its name with letters, digits and underscores")
+        );
         let digits = "[data]\nkind = \"digits\"\nclients = 2\ntrain_samples = 40\ntest_samples = 10\n[evaluate.oracle_sets]\nall = \"ever\"";
         assert!(
             build(digits)

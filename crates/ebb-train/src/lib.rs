@@ -1,7 +1,7 @@
 //! What the clients train: data sets, models, the local run, evaluation.
 //!
-//! A [`Task`] is a model together with the data every client holds. A [`backend::Backend`] trains many
-//! clients of a task at once; it is all that a fleet sees of training.
+//! A [`Task`] is a model together with the data of every client. A [`backend::Backend`] trains many clients
+//! of a task at once; a fleet sees nothing else of training.
 
 pub mod backend;
 mod client_sets;
@@ -23,10 +23,11 @@ pub use memory::Memory;
 pub use stub::{NoEvaluation, StubTask};
 pub use task::{LocalResult, LocalTrainer, Tally, Task};
 
-/// The arithmetic that trains the models, as records name it. Results may differ between paths.
+/// The name of the arithmetic that trains the models, as records show it. Results may differ between paths.
 ///
 /// # Panics
-/// When `EBBFLOW_KERNELS` names a path that is not to be had here; building a task says so first.
+///
+/// When `EBBFLOW_KERNELS` names a path that this machine lacks; building a task reports that first.
 pub fn kernels() -> &'static str {
     KernelPath::chosen().expect("a task was built with it").name()
 }

@@ -1,26 +1,27 @@
 //! The training losses of a client's steps.
 
-/// The losses of one local run, step by step.
+/// The training losses of one local run, step by step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Losses(Vec<f64>);
 
 impl Losses {
-    /// With room for so many steps.
+    /// An empty list with capacity for `steps` losses.
     pub(crate) fn for_steps(steps: u32) -> Losses {
         Losses(Vec::with_capacity(steps.min(1 << 16) as usize))
     }
 
-    /// Notes the loss of one more step.
+    /// Adds the loss of one more step.
     pub(crate) fn add(&mut self, loss: f64) {
         self.0.push(loss);
     }
 
-    /// All of them added up.
+    /// The sum of all losses.
     pub(crate) fn sum(&self) -> f64 {
         self.0.iter().sum()
     }
 
-    /// How far they fell: the mean over the first tenth of the steps less that over the last tenth. A tenth is at least one step.
+    /// The fall of the loss: the mean over the first tenth of the steps minus that over the last tenth. A
+    /// tenth is at least one step.
     pub(crate) fn fall(&self) -> f32 {
         let tenth = self.0.len().div_ceil(10);
         let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len().max(1) as f64;
@@ -38,7 +39,7 @@ mod tests {
         assert_eq!((fall(&[]), fall(&[3.0]), fall(&[3.0, 1.0])), (0.0, 0.0, 2.0));
         let twenty: Vec<_> = (0..20).map(f64::from).collect();
         assert_eq!(fall(&twenty), 0.5 - 18.5);
-        // Eleven steps: a tenth is two.
+        // With eleven steps, a tenth is two.
         assert_eq!(fall(&twenty[..11]), 0.5 - 9.5);
     }
 }

@@ -1,4 +1,4 @@
-//! What a client remembers between rounds: committed once it is told that the server heard.
+//! A client's memory between rounds, committed once the server has acknowledged the update.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use ebb_round::{Loader, Parcel, RoundNo, Saver, State, StateError};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Memory {
     committed: Arc<Parcel>,
-    /// What the client would remember if it was heard in that round.
+    /// The memory that takes effect if the update of that round is acknowledged.
     pending: BTreeMap<RoundNo, Parcel>,
 }
 
 impl Memory {
-    /// What the client remembers in a round, after it was told up to which round it was heard.
+    /// The memory for a round, after committing up to the last acknowledged round.
     pub fn commit_until(&mut self, number: RoundNo, acknowledged: Option<RoundNo>) -> Arc<Parcel> {
-        // Earlier rounds are closed: what was to be remembered from them was heard by now, or never will be.
+        // Earlier rounds are closed: their updates were acknowledged by now, or never will be.
         let later = self.pending.split_off(&number);
         let mut earlier = std::mem::replace(&mut self.pending, later);
         if let Some(parcel) = acknowledged.and_then(|round| earlier.remove(&round)) {
@@ -25,7 +25,7 @@ impl Memory {
         Arc::clone(&self.committed)
     }
 
-    /// Notes what the client will remember once it is heard.
+    /// Stages the memory that takes effect once the update is acknowledged.
     pub fn stage(&mut self, number: RoundNo, parcel: Parcel) {
         self.pending.insert(number, parcel);
     }
@@ -66,12 +66,12 @@ mod tests {
         assert_eq!(memory.commit_until(1, None).model, [] as [f32; 0], "round 1 is not over");
         assert_eq!(memory.commit_until(2, Some(1)).model, [1.0]);
         memory.stage(2, parcel(2.0));
-        // Round 2's answer came too late.
+        // The update of round 2 came too late.
         assert_eq!(memory.commit_until(3, Some(1)).model, [1.0]);
         assert_eq!(memory.commit_until(4, Some(1)).model, [1.0]);
         memory.stage(5, parcel(5.0));
         assert_eq!(memory.commit_until(6, Some(5)).model, [5.0]);
-        // Round 6 is lost and round 7 changes nothing: hearing round 7 must not commit round 6.
+        // Round 6 is lost and round 7 changes nothing: acknowledging round 7 must not commit round 6.
         memory.stage(6, parcel(6.0));
         assert_eq!(memory.commit_until(8, Some(7)).model, [5.0]);
         assert!(memory.pending.is_empty(), "what is lost takes no room");

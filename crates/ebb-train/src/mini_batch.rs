@@ -10,21 +10,21 @@ use crate::losses::Losses;
 use crate::net::{Net, Workspace};
 use crate::task::{LocalResult, LocalTrainer, Tally};
 
-/// Workspaces that nobody uses right now: as many as there are threads, however many clients.
+/// Unused workspaces: as many as there are threads, however many clients.
 #[derive(Default)]
 pub struct WorkspacePool {
     free: Mutex<Vec<Workspace>>,
 }
 
 impl WorkspacePool {
-    /// A workspace for batches of up to `capacity`.
+    /// Takes a workspace for batches of up to `capacity` samples.
     pub fn take(&self, net: &Net, capacity: usize) -> Workspace {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = free.iter().position(|workspace| workspace.capacity() >= capacity);
         match fitting {
             Some(at) => free.swap_remove(at),
             None => {
-                // One that is too small would only stay in the way.
+                // A workspace that is too small is of no further use.
                 free.pop();
                 drop(free);
                 Workspace::new(net, capacity)
@@ -32,21 +32,21 @@ impl WorkspacePool {
         }
     }
 
-    /// Gives a workspace back.
+    /// Returns a workspace to the pool.
     pub fn put_back(&self, workspace: Workspace) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(workspace);
     }
 }
 
-/// A client training a network on the samples it holds.
+/// A local run that trains a network on a client's samples.
 pub struct MiniBatchTrainer<'t> {
     net: &'t Net,
     pool: &'t WorkspacePool,
     samples: &'t Samples,
     start: &'t [f32],
-    /// `None` once it was given back.
+    /// `None` once it was returned to the pool.
     workspace: Option<Workspace>,
-    /// The client's samples in the order of this pass.
+    /// The client's samples in the order of this epoch.
     order: Vec<u32>,
     batches: Stream,
     dropout: Stream,
@@ -60,7 +60,7 @@ pub struct MiniBatchTrainer<'t> {
 }
 
 impl<'t> MiniBatchTrainer<'t> {
-    /// Begins from the job's model. Batches are drawn without replacement, in an order of each pass's own.
+    /// Starts from the job's model. Batches are drawn without replacement, in a new order each epoch.
     #[allow(clippy::too_many_arguments, reason = "what to train, on what, for whom, and how long")]
     pub fn new(
         net: &'t Net,
@@ -175,14 +175,14 @@ impl Drop for MiniBatchTrainer<'_> {
     }
 }
 
-/// Lays out a batch.
+/// Fills the workspace with a batch.
 fn load_batch(net: &Net, workspace: &mut Workspace, samples: &Samples, idxs: &[u32]) {
     let (to, labels) = workspace.batch();
     samples.fill(net.path(), idxs.iter().copied(), to, labels);
     samples.fill_targets(idxs.iter().copied(), workspace.targets());
 }
 
-/// Judges a model on samples, so many at a time.
+/// Evaluates a model on samples, in batches of the workspace's capacity.
 pub fn evaluate(
     net: &Net,
     pool: &WorkspacePool,
@@ -194,7 +194,7 @@ pub fn evaluate(
     evaluate_with_scores(net, pool, model, samples, idxs, at_a_time, &mut |_, _| {})
 }
 
-/// Judges a model on samples and shows the scores and the label of each.
+/// Evaluates a model on samples and shows the scores and the label of each.
 pub fn evaluate_with_scores(
     net: &Net,
     pool: &WorkspacePool,

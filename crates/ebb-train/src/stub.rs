@@ -1,4 +1,5 @@
-//! A task without data, for playing whom to ask against a world and for timing rounds: training costs next to nothing.
+//! A task without data, for simulating client selection and for timing rounds: training costs next to
+//! nothing.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use ebb_round::{
 
 use crate::task::{LocalResult, LocalTrainer, Tally, Task};
 
-/// A model whose update is always the same. Every client has as many samples as every other, and every loss is 1.
+/// A model whose update is always the same. All clients have the same number of samples, and every loss is 1.
 #[derive(Debug)]
 pub struct StubTask {
     n_clients: usize,
@@ -21,7 +22,7 @@ pub struct StubTask {
 }
 
 impl StubTask {
-    /// One number, which no training moves; a sample each.
+    /// One parameter that training never moves; one sample per client.
     pub fn new(n_clients: usize) -> Self {
         StubTask {
             n_clients,
@@ -33,7 +34,8 @@ impl StubTask {
         }
     }
 
-    /// A model of so many weights, each moved by the same little; ten samples each, all of one of ten classes.
+    /// A model of `n_params` parameters, each moved by the same small amount. Clients have ten samples, all
+    /// of one of ten classes.
     pub fn sized(n_clients: usize, n_params: usize) -> Self {
         StubTask {
             samples: 10,
@@ -44,7 +46,7 @@ impl StubTask {
         }
     }
 
-    /// Whether anybody asked for a client's loss, which means nothing here.
+    /// Whether a client's loss was requested; it means nothing here.
     pub fn were_losses_requested(&self) -> bool {
         self.losses_requested.load(Ordering::Relaxed)
     }
@@ -115,7 +117,7 @@ impl Task for StubTask {
     }
 }
 
-/// A client that counts its steps and takes none.
+/// A local run that counts steps without training.
 struct IdleTrainer<'t> {
     delta: &'t [f32],
     steps_asked: u32,
@@ -150,7 +152,7 @@ impl LocalTrainer for IdleTrainer<'_> {
     }
 }
 
-/// Never judges the model.
+/// An evaluator without scores.
 #[derive(Clone, Copy, Debug)]
 pub struct NoEvaluation;
 

@@ -4,33 +4,33 @@ use std::num::NonZeroU32;
 
 use ebb_round::{ClientId, Job, Layout, LocalRun, StepFeature, Stream};
 
-/// A model together with everybody's data.
+/// A model together with the data of all clients.
 pub trait Task: Send + Sync {
-    /// How many clients hold data.
+    /// The number of clients that hold data.
     fn n_clients(&self) -> usize;
-    /// How many samples a client trains on.
+    /// The number of samples that a client trains on.
     fn samples(&self, client: ClientId) -> u32;
-    /// The group of alike clients it belongs to, where the data was made that way. Only an oracle knows.
+    /// The group of similar clients that it belongs to, if the data was made in groups. Only an oracle knows.
     fn oracle_cluster(&self, _client: ClientId) -> Option<u32> {
         None
     }
-    /// What the user should know of how the data was split.
+    /// Remarks for the user on how the data was split.
     fn remarks(&self) -> &[String] {
         &[]
     }
-    /// How many samples of each class a client trains on, where samples have classes.
+    /// The number of training samples of each class at a client, where samples have classes.
     fn class_counts(&self, _client: ClientId) -> Option<Vec<u32>> {
         None
     }
-    /// How many samples a client keeps as test data of its own.
+    /// The number of samples that a client keeps as test data of its own.
     fn held_out(&self, _client: ClientId) -> u32 {
         0
     }
-    /// The pieces of the model.
+    /// The tensors of the model.
     fn layout(&self) -> &Layout;
     /// The model before the first round.
     fn initial(&self) -> Vec<f32>;
-    /// Puts a client to work on a job; it is cut off after `limit` steps.
+    /// Starts a client's local run on a job; it is stopped after `limit` steps.
     fn begin<'t>(
         &'t self,
         client: ClientId,
@@ -40,22 +40,23 @@ pub trait Task: Send + Sync {
     ) -> Box<dyn LocalTrainer + 't>;
     /// Loss of a model over a client's training data.
     fn loss(&self, client: ClientId, model: &[f32]) -> f32;
-    /// The same over so many of its samples, drawn from the stream without replacement; over all of its data where it has
-    /// no more, or no samples that could be told apart.
+    /// Loss over `samples` of the client's samples, drawn from the stream without replacement. It is over all
+    /// of its data if it has no more, or no single samples.
     fn batch_loss(&self, client: ClientId, model: &[f32], _samples: NonZeroU32, _stream: &mut Stream) -> f32 {
         self.loss(client, model)
     }
-    /// Whether there are labels that can be right or wrong.
+    /// Whether samples have labels, so that accuracy is defined.
     fn has_accuracy(&self) -> bool;
-    /// How many classes the model scores, where it does.
+    /// The number of classes that the model scores, if it scores classes.
     fn n_classes(&self) -> Option<usize> {
         None
     }
-    /// How many pieces the test data is judged in; pieces are the same whatever the number of threads.
+    /// The number of batches of the test data; it does not depend on the number of threads.
     fn n_test_batches(&self) -> usize;
-    /// Judges a model on one piece of the test data.
+    /// Evaluates a model on one batch of the test data.
     fn evaluate_batch(&self, batch: usize, model: &[f32]) -> Tally;
-    /// The same; where the model scores classes, `look` is shown the scores and the label of every sample.
+    /// Evaluates a batch; if the model scores classes, `look` is shown the scores and the label of every
+    /// sample.
     fn evaluate_batch_with_scores(
         &self,
         batch: usize,
@@ -64,7 +65,7 @@ pub trait Task: Send + Sync {
     ) -> Tally {
         self.evaluate_batch(batch, model)
     }
-    /// What went wrong since the last time this was asked, where training is not all in this program.
+    /// The first failure since the last call, if another program trains.
     fn take_failure(&self) -> Option<String> {
         None
     }
@@ -72,45 +73,45 @@ pub trait Task: Send + Sync {
     fn is_external(&self) -> bool {
         false
     }
-    /// Whether whoever trains can do this, as far as it said.
+    /// Whether the training program supports this feature, as far as it reported.
     fn supports(&self, _feature: StepFeature) -> bool {
         true
     }
-    /// Ends, as a failure, whatever that program is at: nobody waits for it any more.
+    /// Aborts, as a failure, whatever that program is computing.
     fn interrupt(&self) {}
-    /// Judges a model on a client's own test data; `None` if it has none.
+    /// Evaluates a model on a client's own test data; `None` if it has none.
     fn evaluate_client(&self, client: ClientId, model: &[f32]) -> Option<Tally>;
 }
 
-/// A client at work: directed by a local rule, then asked for what came out.
+/// A local run: driven by a local rule, then asked for its result.
 pub trait LocalTrainer: LocalRun {
-    /// What came out; `None` if not one step was done.
+    /// The result; `None` before the first step.
     fn result_so_far(&self) -> Option<LocalResult>;
 }
 
-/// What local training came to.
+/// The result of local training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LocalResult {
-    /// New weights minus old.
+    /// New parameters minus old.
     pub delta: Vec<f32>,
     /// Steps done.
     pub steps: NonZeroU32,
     /// Mean training loss over the steps.
     pub loss: f32,
-    /// How far the training loss fell, from the first tenth of the steps to the last.
+    /// The fall of the training loss, from the first tenth of the steps to the last.
     pub loss_fall: f32,
     /// Mean training accuracy over the steps, where there are labels.
     pub accuracy: Option<f32>,
 }
 
-/// Losses and hits, added up over samples.
+/// Losses and hits, summed over samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Weight of what was judged: the number of samples.
+    /// The weight of the evaluated samples, usually their number.
     pub n_samples: f64,
     /// Sum of losses.
     pub loss: f64,
-    /// Number labelled right, where there are labels.
+    /// Number of correctly classified samples, where there are labels.
     pub hits: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! Many clients in, updates out: the one call through which a fleet trains.
+//! Training backends: the one interface through which a fleet trains its clients.
 
 pub mod threads;
 
@@ -10,32 +10,32 @@ use ebb_round::{ClientId, FleetError, Job, LocalRule, LocalRun, Parcel, SideName
 use crate::Task;
 pub use threads::Threads;
 
-/// One client's work.
+/// One client's local training in a round.
 #[derive(Clone, Debug)]
 pub struct TrainingJob {
-    /// Who.
+    /// The client.
     pub client: ClientId,
-    /// What to do.
+    /// The job that it was given.
     pub job: Arc<Job>,
-    /// What the client remembers.
+    /// The memory that the client keeps between rounds.
     pub memory: Arc<Parcel>,
-    /// After how many steps it is cut off.
+    /// The number of steps after which the client is stopped.
     pub limit: NonZeroU32,
 }
 
-/// What came of an assignment.
+/// The result of a training job.
 #[derive(Clone, Debug)]
 pub struct TrainedUpdate {
     /// The update.
     pub update: Update,
-    /// What the client remembers from now on, once told that it was heard; `None`: as before.
+    /// The client's new memory, committed once the update is acknowledged; `None`: unchanged.
     pub memory: Option<Parcel>,
 }
 
-/// Something that trains clients.
+/// An implementation that trains clients.
 pub trait Backend: Send {
-    /// Trains every assignment and hands over the results in the order of the assignments. The result of a
-    /// client depends on nothing but its assignment, the rule and the seed.
+    /// Trains every job and delivers the results in the order of the jobs. A result depends on nothing but
+    /// its job, the rule and the seed.
     fn train(
         &self,
         task: &dyn Task,
@@ -45,7 +45,7 @@ pub trait Backend: Send {
         deliver: &mut dyn FnMut(usize, Option<TrainedUpdate>) -> Result<(), FleetError>,
     ) -> Result<(), FleetError>;
 
-    /// A figure of each of so many clients, in order, as `figure` says of each by its place.
+    /// Computes one number for each of `count` clients, in order; `compute` receives the client's position.
     fn map_clients(&self, count: usize, compute: &(dyn Fn(usize) -> f32 + Sync)) -> Vec<f32> {
         (0..count).map(compute).collect()
     }
@@ -61,7 +61,7 @@ pub(crate) fn train_one(
     train_directed(task, seed, training, |run| rule.run(&training.job, &training.memory, run))
 }
 
-/// Trains one client, and asks after every few steps whether it should go on; if not, it is cut off there.
+/// Trains one client and asks after every few steps whether to continue; if not, it stops there.
 pub fn train_while(
     task: &dyn Task,
     rule: &dyn LocalRule,
@@ -74,10 +74,10 @@ pub fn train_while(
     })
 }
 
-/// Somebody looks on after so many steps.
+/// The number of steps between two checks.
 const STEPS_PER_CHECK: u32 = 4;
 
-/// A client whose steps are watched.
+/// A local run that can be stopped between steps.
 struct StoppableRun<'w> {
     run: &'w mut dyn LocalRun,
     should_continue: &'w dyn Fn(u32) -> bool,
@@ -138,8 +138,7 @@ fn train_directed(
     Some(TrainedUpdate { update, memory })
 }
 
-/// What travels beside the model is what the client's memory changed by, for the same reason that the model
-/// does: the server adds it to a sum over all clients.
+/// The changes of the side vectors: like the model's delta, the server adds them to sums over all clients.
 fn side_vector_changes(old: &Parcel, new: &Parcel) -> Vec<(SideName, Vec<f32>)> {
     let change = |(name, new): (&SideName, &Vec<f32>)| {
         let change = match old.side_vectors.get(name) {

@@ -11,19 +11,20 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use super::{Backend, TrainedUpdate, TrainingJob, train_one};
 use crate::Task;
 
-/// As many clients at once as there are threads. They live as long as this does: a round of small models would
-/// take longer to start threads than to train.
+/// Trains as many clients at once as there are threads. The threads are kept, because a round of small models
+/// takes less time than starting them.
 #[derive(Debug)]
 pub struct Threads {
     count: NonZeroUsize,
-    /// All but the thread that calls, which trains too.
+    /// All threads but the calling one, which trains too.
     others: Option<ThreadPool>,
 }
 
 impl Threads {
-    /// So many, the calling thread among them.
+    /// A backend of `count` threads, the calling one included.
     ///
     /// # Panics
+    ///
     /// When the system gives no more threads.
     pub fn new(count: NonZeroUsize) -> Self {
         let others = NonZeroUsize::new(count.get() - 1).map(|others| {
@@ -34,7 +35,7 @@ impl Threads {
     }
 }
 
-/// How far ahead of the slowest client the others may run: finished updates wait in memory.
+/// How far ahead of the slowest client the others may run, per thread; finished updates wait in memory.
 const WINDOW_PER_THREAD: usize = 8;
 
 impl Backend for Threads {
@@ -132,7 +133,7 @@ struct Gate {
 struct GateState {
     delivered: usize,
     waiting: usize,
-    /// The work was called off; nothing opens the gate again.
+    /// The work was cancelled; nothing opens the gate again.
     closed: bool,
 }
 
@@ -141,7 +142,7 @@ impl Gate {
         Gate { window, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Waits until `at` is near enough; false when the work was called off.
+    /// Waits until `at` is within the window; false if the work was cancelled.
     fn wait_for(&self, at: usize) -> bool {
         let mut state = self.lock();
         while !state.closed && at >= state.delivered + self.window {
@@ -170,7 +171,7 @@ impl Gate {
     }
 }
 
-/// A thread that panics, be it the one that delivers, must not leave the others waiting.
+/// A thread that panics, even the delivering one, must not leave the others waiting.
 struct OpenOnPanic<'g>(&'g Gate);
 
 impl Drop for OpenOnPanic<'_> {
@@ -190,7 +191,7 @@ mod tests {
         let gate = Gate::new(2);
         assert!(gate.wait_for(1));
         gate.close();
-        // A result that was on its way when the work was called off.
+        // A result that was in flight when the work was cancelled.
         gate.advance(1);
         assert!(!gate.wait_for(2) && !gate.wait_for(100));
     }
@@ -218,7 +219,7 @@ mod tests {
         let job = std::sync::Arc::new(ebb_round::Job { round: 0, global, learning_rate: 0.1, work });
         let client = ebb_round::ClientId::new(0);
         let assignment = TrainingJob { client, job, memory: std::sync::Arc::default(), limit: one };
-        // More work than the window holds, so that threads wait at the gate when the delivery panics.
+        // More jobs than the window holds, so that threads wait at the gate when the delivery panics.
         let many = vec![assignment; 1000];
         let two = NonZeroUsize::new(2).unwrap();
         let _ =
