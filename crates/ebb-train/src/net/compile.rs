@@ -8,28 +8,28 @@ use super::spec::{Input, Layer, Spec};
 use super::{lstm, norm};
 use crate::kernels::{KernelPath, conv, dense, padded};
 
-/// A network ready to be computed.
+/// A compiled network, ready to be computed.
 #[derive(Debug)]
 pub struct Net {
     pub(super) ops: Vec<Op>,
-    /// Shapes between the operations: what goes into each, and what comes out of the last.
+    /// The shapes between operations: the input of each, and the output of the last.
     pub(super) activation_shapes: Vec<ActivationShape>,
     pub(super) path: KernelPath,
     layout: Layout,
-    /// Where each parameter, in the outer order, stands inside.
+    /// For each parameter in the outer order, its position in the packed vector.
     packed_positions: Vec<u32>,
-    /// Every parameter's place outside and inside, in the order inside: few streams of memory are then walked
-    /// at a time, where the order outside would leap through the whole of a matrix for every unit.
+    /// Pairs of outer and packed positions, in packed order. Copying then walks along few streams of memory,
+    /// where the outer order would stride through a whole matrix for each unit.
     packing: Vec<(u32, u32)>,
     pub(super) packed_len: usize,
-    /// Ranges inside that gradients move.
+    /// The packed ranges that gradients change.
     pub(super) trained: Vec<std::ops::Range<usize>>,
     n_classes: usize,
     pub(super) loss: Loss,
     input: Input,
 }
 
-/// What flows between two operations.
+/// The shape of the activations between two operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ActivationShape {
     pub(super) height: usize,
@@ -55,7 +55,7 @@ impl ActivationShape {
     }
 }
 
-/// One call of a kernel forward, and its counterpart backward.
+/// One kernel call forward, and its counterpart backward.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Conv { shape: conv::Shape, padding: usize, weights: usize, bias: usize },
@@ -72,21 +72,21 @@ pub(super) enum Op {
     LastStep,
 }
 
-/// What a network is judged by.
+/// The loss function of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
     CrossEntropy,
     SquaredError,
 }
 
-/// Why a network cannot be computed.
+/// Why a network cannot be compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetError {
     /// The layer, counted from 0.
     pub layer: usize,
     /// Its name.
     pub name: &'static str,
-    /// What does not fit.
+    /// Why the layer does not fit.
     pub message: String,
 }
 
@@ -99,10 +99,11 @@ impl fmt::Display for NetError {
 impl std::error::Error for NetError {}
 
 impl Net {
-    /// Compiles a network for a vector unit.
+    /// Compiles a network for a kernel path.
     ///
     /// # Panics
-    /// When this machine does not have the unit.
+    ///
+    /// When this machine lacks the path's vector unit.
     pub fn new(spec: &Spec, path: KernelPath) -> Result<Net, NetError> {
         assert!(KernelPath::available().contains(&path), "there is no {} here", path.name());
         let symbols = if let Input::Sequence { symbols, .. } = spec.input { symbols } else { 0 };
@@ -118,7 +119,7 @@ impl Net {
             Input::Sequence { steps, .. } => ActivationShape::sequence(steps, 1),
         };
         if flow.len() == 0 {
-            return Err(NetError { layer: 0, name: "input", message: "a sample has no numbers".to_owned() });
+            return Err(NetError { layer: 0, name: "input", message: "a sample has no features".to_owned() });
         }
         let mut shapes = vec![flow];
         let mut ops = Vec::new();
@@ -157,44 +158,44 @@ impl Net {
         })
     }
 
-    /// The pieces of the outer vector.
+    /// The tensors of the outer parameter vector.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// How many classes it tells apart.
+    /// The number of classes that it scores.
     pub fn n_classes(&self) -> usize {
         self.n_classes
     }
 
-    /// Whether its outputs can be held against values, not only against classes.
+    /// Whether its outputs can be compared with regression targets, not only with classes.
     pub fn is_regression(&self) -> bool {
         self.loss == Loss::SquaredError
     }
 
-    /// What it takes.
+    /// The input that it takes.
     pub fn input(&self) -> Input {
         self.input
     }
 
-    /// Floats a sample.
+    /// Floats in one sample.
     pub fn input_len(&self) -> usize {
         self.activation_shapes[0].len()
     }
 
-    /// The vector unit it was compiled for.
+    /// The kernel path that it was compiled for.
     pub fn path(&self) -> KernelPath {
         self.path
     }
 
-    /// Puts outer parameters in their inner places.
+    /// Copies outer parameters to their packed positions.
     pub(super) fn pack(&self, outer: &[f32], inner: &mut [f32]) {
         for &(outside, inside) in &self.packing {
             inner[inside as usize] = outer[outside as usize];
         }
     }
 
-    /// The inner parameters, in the outer order, minus those in `outer`.
+    /// Packed parameters minus `outer`, in the outer order.
     pub(super) fn minus_outer(&self, inner: &[f32], outer: &[f32]) -> Vec<f32> {
         let mut moved = vec![0.0; outer.len()];
         for &(outside, inside) in &self.packing {
@@ -203,7 +204,7 @@ impl Net {
         moved
     }
 
-    /// Ranges inside that are carried along but not trained.
+    /// The packed ranges that are carried along but not trained.
     pub(super) fn buffer_ranges(&self) -> Vec<std::ops::Range<usize>> {
         let channels = |at: usize| self.activation_shapes[at].channels;
         let norms = self.ops.iter().enumerate().filter_map(|(at, op)| match op {
@@ -213,13 +214,13 @@ impl Net {
         norms.flatten().collect()
     }
 
-    /// Gives every outer parameter with its inner place.
+    /// For each parameter in the outer order, its position in the packed vector.
     pub(super) fn packed_positions(&self) -> &[u32] {
         &self.packed_positions
     }
 
-    /// Weights as PyTorch draws them: uniform within one over the square root of the inputs of a unit, an
-    /// embedding's from the normal distribution.
+    /// Initial parameters as PyTorch draws them: uniform within `1 / sqrt(n_in)` of a unit, an embedding from
+    /// the normal distribution.
     pub fn initial(&self, seed: u64) -> Vec<f32> {
         let mut stream = Stream::of_run(seed, "initial weights");
         let mut weights = vec![0.0; self.layout.len()];
@@ -244,7 +245,7 @@ impl Net {
                     bound = 0.0;
                 }
                 Some("bias") => uniform(bound),
-                // An LSTM draws all it has within one over the square root of its units.
+                // All parameters of an LSTM are uniform within `1 / sqrt(units)`.
                 Some(_) if tensor.name.starts_with("lstm") => {
                     uniform(1.0 / (tensor.shape[0] as f64 / 4.0).sqrt());
                 }
@@ -255,12 +256,11 @@ impl Net {
     }
 }
 
-/// The most channels or units that a layer may have, and the most weights: products of them must stay far from
-/// overflowing.
+/// The most channels, units or weights of a layer: products of them must stay far from overflowing.
 const MAX_UNITS: usize = 1 << 20;
 const MAX_WEIGHTS: usize = 1 << 28;
 
-/// The most LSTMs that may stand one upon the other.
+/// The most LSTMs that a layer may stack.
 const MAX_STACKED_LSTMS: usize = 64;
 
 #[derive(Default)]
@@ -274,13 +274,13 @@ struct Builder {
     n_norms: usize,
     n_embeddings: usize,
     n_lstms: usize,
-    /// Different symbols of the sequence that goes in, if it is one.
+    /// Number of different symbols in the input, if it is a sequence.
     symbols: usize,
 }
 
 impl Builder {
-    /// Adds the operations for the layer at `at` and those that can be fused with it; returns how many
-    /// layers that were.
+    /// Adds the operations of the layer at `at` and of those that fuse with it; returns the number of these
+    /// layers.
     fn add(
         &mut self,
         layers: &[Layer],
@@ -308,7 +308,7 @@ impl Builder {
                     ));
                 }
                 if stride > longest {
-                    return wrong(format!("a stride of {stride} leaps over an image of {image}"));
+                    return wrong(format!("a stride of {stride} exceeds an image of {image}"));
                 }
                 if flow.stride != flow.len() {
                     return wrong(
@@ -338,7 +338,9 @@ impl Builder {
                     ));
                 }
                 if shape.weights_len() > MAX_WEIGHTS || shape.in_len() > MAX_WEIGHTS {
-                    return wrong(format!("too large: {channels} channels from an image of {image}"));
+                    return wrong(format!(
+                        "{channels} channels from an image of {image} are too large; give fewer"
+                    ));
                 }
                 let (weights, bias) = self.conv(&shape);
                 let out = ActivationShape::image(out_height, out_width, channels);
@@ -353,7 +355,10 @@ impl Builder {
                     return wrong("units must be at least 1".to_owned());
                 }
                 if units > MAX_UNITS || flow.len().saturating_mul(padded(units)) > MAX_WEIGHTS {
-                    return wrong(format!("too large: {units} units from {} inputs", flow.len()));
+                    return wrong(format!(
+                        "{units} units from {} inputs are too large; give fewer",
+                        flow.len()
+                    ));
                 }
                 let relu = matches!(layers.get(at + 1), Some(Layer::Relu));
                 let (weights, bias) = self.dense(flow, units);
@@ -381,7 +386,7 @@ impl Builder {
             }
             Layer::Dropout { probability } | Layer::ChannelDropout { probability } => {
                 if !(0.0..1.0).contains(&probability) {
-                    return wrong(format!("a chance of {probability}; give one from 0 to below 1"));
+                    return wrong(format!("a probability of {probability}; give one from 0 to below 1"));
                 }
                 let whole = matches!(layer, Layer::ChannelDropout { .. });
                 push_op(
@@ -399,7 +404,10 @@ impl Builder {
                     return wrong("an embedding comes first, and takes a sequence of symbols".to_owned());
                 }
                 if width == 0 || width > MAX_UNITS || self.symbols.saturating_mul(width) > MAX_WEIGHTS {
-                    return wrong(format!("{} symbols of width {width}", self.symbols));
+                    return wrong(format!(
+                        "a width of {width} for {} symbols; give at least 1, and a smaller table",
+                        self.symbols
+                    ));
                 }
                 let weights = self.embedding(width);
                 let op = Op::Embedding { symbols: self.symbols, width, weights };
@@ -424,7 +432,7 @@ impl Builder {
                 for layer in 0..n_layers {
                     let inputs = n_in.saturating_add(units);
                     if units > MAX_UNITS || inputs.saturating_mul(4 * padded(units)) > MAX_WEIGHTS {
-                        return wrong(format!("too large: {units} units from {n_in} inputs"));
+                        return wrong(format!("{units} units from {n_in} inputs are too large; give fewer"));
                     }
                     let last = last && layer + 1 == n_layers;
                     let shape = self.lstm(n_in, units, layer, flow.height, last);
@@ -438,13 +446,15 @@ impl Builder {
             }
             Layer::LastStep => {
                 if flow.stride != flow.len() {
-                    return wrong("there are no steps in time after a dense layer".to_owned());
+                    return wrong(
+                        "a dense layer leaves no steps in time; put last-step before it".to_owned(),
+                    );
                 }
                 push_op(Op::LastStep, ActivationShape::image(1, flow.width, flow.channels));
                 Ok(1)
             }
             Layer::CrossEntropy | Layer::SquaredError => {
-                wrong("a loss comes once, at the very end".to_owned())
+                wrong("a loss may occur once only, as the last layer".to_owned())
             }
         }
     }
@@ -458,8 +468,8 @@ impl Builder {
         weights
     }
 
-    /// One LSTM of a stack. Outside the weights of inputs and of outputs are two matrices with gates below
-    /// each other; inside they are one, inputs first, with gates side by side.
+    /// One LSTM of a stack. In outer order, the weights of inputs and outputs are two matrices with gates
+    /// below each other. Packed, they are one matrix, inputs first, with gates side by side.
     fn lstm(&mut self, n_in: usize, units: usize, layer: usize, steps: usize, last: bool) -> lstm::Shape {
         let rows = n_in + units;
         let weights = self.reserve(4 * rows * padded(units), true);
@@ -516,7 +526,7 @@ impl Builder {
         let pixels = flow.height * flow.width;
         for output in 0..units {
             for outer in 0..n_in {
-                // Outside an image is flattened channel by channel, inside pixel by pixel.
+                // The outer order flattens an image channel by channel, the packed one pixel by pixel.
                 let (channel, pixel) = (outer / pixels, outer % pixels);
                 let inner = if flow.by_step { outer } else { pixel * flow.channels + channel };
                 self.packed_positions
@@ -558,7 +568,7 @@ impl Builder {
     }
 }
 
-/// What a convolution can do in the same breath.
+/// The layers that a convolution kernel computes along with the convolution.
 struct Fused {
     pool: usize,
     relu: bool,
@@ -567,8 +577,8 @@ struct Fused {
 }
 
 impl Fused {
-    /// Max-pooling, ReLU and dropping whole channels give the same in any order, for each only picks, cuts or
-    /// scales by a factor that is not negative.
+    /// Max-pooling, ReLU and channel dropout commute: each selects, zeroes or scales by a factor that is not
+    /// negative.
     fn after(layers: &[Layer]) -> Fused {
         let mut fused = Fused { pool: 1, relu: false, channel_dropout: None, n_layers: 0 };
         for layer in layers {
@@ -616,7 +626,7 @@ mod tests {
         assert_eq!(parameters("mcmahan-cnn", mnist, 10), 1_663_370);
         assert_eq!(parameters("fast-fashion-cnn", mnist, 62), 1_206_590);
         assert_eq!(parameters("fast-cifar-cnn", cifar, 10), 541_094);
-        // conv 416 + 12,832, batch norm 32 + 64, dense 15,690.
+        // Parameters: conv 416 + 12,832, batch norm 32 + 64, dense 15,690.
         assert_eq!(parameters("fmnist-cnn", mnist, 10), 29_034);
         assert_eq!(parameters("char-lstm", Input::Sequence { steps: 80, symbols: 80 }, 80), 819_920);
     }
@@ -638,12 +648,12 @@ mod tests {
             ),
             (
                 vec![Layer::Dropout { probability: 1.0 }],
-                "layer 0 (dropout): a chance of 1; give one from 0 to below 1",
+                "layer 0 (dropout): a probability of 1; give one from 0 to below 1",
             ),
             (vec![Layer::Dense { units: 0 }], "layer 0 (dense): units must be at least 1"),
             (
                 vec![Layer::Dense { units: 1 << 60 }],
-                "layer 0 (dense): too large: 1152921504606846976 units from 64 inputs",
+                "layer 0 (dense): 1152921504606846976 units from 64 inputs are too large; give fewer",
             ),
             (
                 vec![Layer::Conv { channels: 4, kernel: 3, stride: 1, padding: usize::MAX / 2 }],
@@ -651,7 +661,7 @@ mod tests {
             ),
             (
                 vec![Layer::Conv { channels: 4, kernel: 3, stride: 1 << 54, padding: 1 }],
-                "layer 0 (conv): a stride of 18014398509481984 leaps over an image of 8 x 8 x 1",
+                "layer 0 (conv): a stride of 18014398509481984 exceeds an image of 8 x 8 x 1",
             ),
             (
                 vec![Layer::Dense { units: 10 }, Layer::Tanh, conv(4, 1)],
@@ -675,7 +685,7 @@ mod tests {
             ),
             (
                 vec![Layer::SquaredError, Layer::Dense { units: 10 }],
-                "layer 0 (squared-error): a loss comes once, at the very end",
+                "layer 0 (squared-error): a loss may occur once only, as the last layer",
             ),
             (vec![conv(4, 3)], "layer 0 (conv): a network ends in a dense layer with one unit a class"),
         ] {

@@ -1,27 +1,27 @@
-//! An LSTM over a batch of sequences: one matrix product a step in time, forward and back.
+//! An LSTM over a batch of sequences: one matrix product a step in time, forward and backward.
 
 use super::compile::ActivationShape;
 use crate::kernels::{KernelPath, PAD, buffer, dense, lstm, padded};
 
-/// One LSTM of a stack, and where its parameters stand.
+/// The sizes of one LSTM of a stack, and the positions of its parameters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) n_in: usize,
     pub(super) units: usize,
     pub(super) steps: usize,
-    /// Whether only the last step's output goes on.
+    /// Whether only the last step's output is passed on.
     pub(super) last: bool,
     pub(super) weights: usize,
     pub(super) biases: [usize; 2],
 }
 
 impl Shape {
-    /// Columns of the weights: four gates.
+    /// Columns of the weights: four gates, padded.
     pub(super) fn out_pad(&self) -> usize {
         4 * padded(self.units)
     }
 
-    /// Where a unit of a gate stands among the columns; outside, gates follow each other without padding.
+    /// The padded column of a unit of a gate; in the outer order gates follow each other without padding.
     pub(super) fn column(&self, unit: usize) -> usize {
         unit / self.units * padded(self.units) + unit % self.units
     }
@@ -31,8 +31,8 @@ impl Shape {
         self.n_in + self.units
     }
 
-    /// Floats from one row of gates to the next. Gates are read column by column: were this a power of two, the
-    /// rows would push each other out of the nearest cache.
+    /// Floats from one row of gates to the next. Gates are read column by column: with a power of two, the
+    /// rows would evict each other from the first-level cache.
     fn gates_stride(&self) -> usize {
         self.out_pad() + PAD
     }
@@ -42,28 +42,28 @@ impl Shape {
     }
 }
 
-/// Rows of the weight gradient's sum that are added up at once: fewer, and the matrix would be fetched and stored
-/// more often than it is worked on.
+/// Rows of the weight gradient that are summed at once. With fewer, the matrix would be loaded and stored
+/// more often than computed on.
 const ROWS_PER_CHUNK: usize = 256;
 
-/// What an LSTM keeps from forward to backward, step by step in time, and what it works in.
+/// What an LSTM keeps from forward to backward, step by step in time, and its scratch buffers.
 pub(super) struct Scratch {
-    /// What each step takes: its inputs, then the outputs before.
+    /// The input of each step, followed by the outputs of the step before.
     step_inputs: Vec<f32>,
-    /// Gates, and on the way back the slopes of their sums.
+    /// Gates; in the backward pass the gradients of their pre-activations.
     gates: Vec<f32>,
     /// Cells before the first step, and after each.
     cells: Vec<f32>,
-    /// Of one step.
+    /// The outputs of one step.
     outputs: Vec<f32>,
     bias: Vec<f32>,
-    /// The weights with rows and columns exchanged.
+    /// The transposed weights.
     transposed: Vec<f32>,
     zero_bias: Vec<f32>,
     input_grads: Vec<f32>,
     output_grads: Vec<f32>,
     cell_grads: Vec<f32>,
-    /// Gradient of the weights, then of a bias.
+    /// Gradient of the weights, followed by that of the bias.
     pub(super) gradient: Vec<f32>,
 }
 
@@ -131,7 +131,8 @@ impl Scratch {
         }
     }
 
-    /// Leaves the gradient in its own buffer, and the slopes of the inputs in `into` where they are wanted.
+    /// Leaves the gradient of the parameters in its own buffer, and writes that of the inputs to `into` if
+    /// given.
     pub(super) fn backward(
         &mut self,
         path: KernelPath,
@@ -217,7 +218,7 @@ impl Scratch {
         }
     }
 
-    /// The weights with rows and columns exchanged, so that the way back is the same product as forward.
+    /// Transposes the weights, so that the backward pass is the same product as the forward pass.
     fn transpose_weights(&mut self, shape: &Shape, weights: &[f32]) {
         let (rows, out_pad) = (shape.rows(), shape.out_pad());
         for column in 0..out_pad {

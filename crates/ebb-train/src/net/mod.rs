@@ -1,9 +1,8 @@
 //! Networks as data: a list of layers, compiled into a list of kernel calls.
 //!
-//! A [`Spec`] says what a network is, a [`HttpClient`] how it is computed: layers fused where a kernel does several at
-//! once, parameters in the order the kernels want them. Outside, parameters are one flat vector in PyTorch's
-//! order; a table says where each stands inside. A [`Workspace`] holds all that a thread needs, so that a
-//! step allocates nothing.
+//! A [`Spec`] describes a network. A [`Net`] is the compiled form: fused layers, and parameters in the order
+//! that kernels want. The outer parameters are one flat vector in PyTorch's order; a table gives the packed
+//! position of each. A [`Workspace`] holds all memory that a thread needs, so that a step allocates nothing.
 
 mod compile;
 mod lstm;

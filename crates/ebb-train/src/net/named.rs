@@ -3,7 +3,7 @@
 use super::spec::{Input, Layer, Spec};
 use Layer::{ChannelDropout, Conv, Dense, Dropout, MaxPool, Relu};
 
-/// The names that [`named`] knows, with a line each.
+/// The names that [`named`] knows, each with a description.
 pub const NAMES: &[(&str, &str)] = &[
     ("logistic", "multinomial logistic regression"),
     ("mlp", "two hidden layers of 200"),

@@ -1,15 +1,15 @@
-//! Batch norm: each channel brought to mean 0 and variance 1 over the batch, then scaled and shifted.
+//! Batch norm: each channel is normalised to mean 0 and variance 1 over the batch, then scaled and shifted.
 
 use super::compile::ActivationShape;
 use crate::kernels::padded;
 
-/// How much of the running statistics a step replaces.
+/// The share of the running statistics that a step replaces.
 const MOMENTUM: f32 = 0.1;
 
-/// Keeps the variance from zero.
+/// Added to the variance, so that it is never zero.
 const EPSILON: f32 = 1e-5;
 
-/// Where a batch norm's parameters stand.
+/// The sizes of a batch norm, and the positions of its parameters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) scale: usize,
@@ -18,8 +18,8 @@ pub(super) struct Shape {
     pub(super) variance: usize,
 }
 
-/// What is kept from forward to backward, and what is worked in: a number a channel, and the batch before it is
-/// scaled and shifted.
+/// What is kept from forward to backward: statistics per channel, and the normalised batch before scale and
+/// shift.
 pub(super) struct Scratch {
     sums: Vec<f64>,
     means: Vec<f32>,
@@ -45,7 +45,7 @@ impl Scratch {
         }
     }
 
-    /// From a batch's own statistics, which the running ones then follow.
+    /// Normalises by the batch's own statistics, and updates the running ones.
     pub(super) fn forward_train(
         &mut self,
         shape: &Shape,
@@ -83,7 +83,7 @@ impl Scratch {
         }
     }
 
-    /// From the running statistics.
+    /// Normalises by the running statistics.
     pub(super) fn forward_eval(
         &mut self,
         shape: &Shape,
@@ -122,7 +122,7 @@ impl Scratch {
         }
     }
 
-    /// Leaves the gradients of scale and shift, and writes the slopes of the inputs.
+    /// Leaves the gradients of scale and shift, and writes those of the inputs.
     pub(super) fn backward(
         &mut self,
         shape: &Shape,
@@ -154,7 +154,7 @@ impl Scratch {
     }
 }
 
-/// Every pixel of a batch: a slice of its channels.
+/// All pixels of a batch, each as a slice of its channels.
 fn pixels<'v>(n_rows: usize, flow: &ActivationShape, values: &'v [f32]) -> impl Iterator<Item = &'v [f32]> {
     let (len, channels) = (flow.len(), flow.channels);
     values.chunks(flow.stride).take(n_rows).flat_map(move |row| row[..len].chunks_exact(channels))

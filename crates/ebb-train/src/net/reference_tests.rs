@@ -1,4 +1,4 @@
-//! A slow network in f64, written from the definitions alone, that the kernels are checked against.
+//! A slow network in f64, written from the definitions alone, as a reference for the kernels.
 
 use ebb_round::Stream;
 
@@ -6,7 +6,7 @@ use super::spec::{Input, Layer, Spec};
 use super::{Net, Workspace, named};
 use crate::kernels::KernelPath;
 
-/// Samples by channels by rows by columns.
+/// Activations as samples by channels by rows by columns.
 struct Activations4d {
     n: usize,
     c: usize,
@@ -28,7 +28,7 @@ impl Activations4d {
         &mut self.values[((n * self.c + c) * self.h + y) * self.w + x]
     }
 
-    /// A tensor of another shape, each number from a function of its place.
+    /// A tensor of another shape, each element computed from its position.
     fn map(
         n: usize,
         c: usize,
@@ -164,7 +164,7 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
                 by_step = false;
                 out
             }
-            // Checks of gradients leave dropout out; it has tests of its own.
+            // Gradient checks leave out dropout, which has tests of its own.
             Layer::Dropout { .. } | Layer::ChannelDropout { .. } => t,
             Layer::BatchNorm => {
                 let (scale, shift) = (take(t.c), take(t.c));
@@ -203,7 +203,7 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
     sum / labels.len() as f64
 }
 
-/// The largest distance of two numbers; what is no number is farther than any.
+/// The largest absolute difference of two elements; NaN is infinitely far.
 fn largest_distance(ones: &[f32], others: &[f32]) -> f32 {
     assert_eq!(ones.len(), others.len());
     let distance = |(one, other): (&f32, &f32)| (one - other).abs();
@@ -216,7 +216,7 @@ fn without_dropout(spec: &Spec) -> Spec {
     Spec { input: spec.input, layers: spec.layers.iter().filter(kept).copied().collect() }
 }
 
-/// A batch at random: samples and labels.
+/// A random batch: samples and labels.
 fn batch(spec: &Spec, n_classes: usize, n_rows: usize, stream: &mut Stream) -> (Vec<f32>, Vec<u32>) {
     let number = |stream: &mut Stream| match spec.input {
         Input::Sequence { symbols, .. } => stream.below(symbols) as f32,
@@ -264,7 +264,7 @@ fn check_some(label: &str, spec: &Spec, n_rows: usize, seed: u64, n_probes: usiz
                 wide[at] += by;
                 loss(&spec, &wide, &samples, &labels)
             };
-            // So small that hardly ever a maximum or a ReLU changes its mind in between.
+            // The step is so small that a maximum or a ReLU hardly ever switches in between.
             let numeric = (nudged(1e-7) - nudged(-1e-7)) / 2e-7;
             let error = (numeric - f64::from(own[at])).abs();
             assert!(
@@ -379,7 +379,7 @@ fn sequences() {
         ] {
             check_some(&format!("lstm {units}, {after}"), &Spec { input: symbols, layers }, n_rows, 6, 3);
         }
-        // Rows of an image are steps in time, and nobody asks for the slopes of its pixels.
+        // Rows of an image are steps in time, and the gradient of its pixels is not needed.
         let layers = vec![lstm, Layer::LastStep, Layer::Dense { units: 4 }];
         check_some("lstm over an image", &Spec { input: IMAGE, layers }, n_rows.min(9), 7, 3);
     }
@@ -387,7 +387,7 @@ fn sequences() {
     check("embedding", &Spec { input: symbols, layers }, 6, 8);
 }
 
-/// A network of sizes that nobody chose.
+/// A network of random layers and sizes.
 fn random_spec(stream: &mut Stream) -> Spec {
     let dense = |stream: &mut Stream, layers: &mut Vec<Layer>| {
         for _ in 0..stream.below(3) {
@@ -437,7 +437,7 @@ fn networks_of_random_shapes() {
     let mut stream = Stream::of_run(2026, "shapes");
     for number in 0..100 {
         let spec = random_spec(&mut stream);
-        // A batch norm over two or three values has hardly any slope left, only rounding.
+        // A batch norm over two or three values has almost no gradient, only rounding.
         let fewest = if spec.layers.contains(&Layer::BatchNorm) { 8 } else { 1 };
         let n_rows = fewest + stream.below(12);
         check_some(&format!("{number}: {n_rows} x {spec:?}"), &spec, n_rows, number, 1);
@@ -464,12 +464,12 @@ fn every_named_network() {
             _ => small,
         };
         let spec = named(name, input, 10).unwrap();
-        // At one parameter of each tensor, for the reference is slow.
+        // One parameter of each tensor is checked, for the reference is slow.
         check_some(name, &spec, 2, 5, 1);
     }
 }
 
-/// Steps on one batch, at a rate, from weights of a seed; gives the parameters' change.
+/// Trains on one batch from the seed's initial parameters; returns the change of the parameters.
 fn train_from_start(
     net: &Net,
     workspace: &mut Workspace,
@@ -481,7 +481,7 @@ fn train_from_start(
     continue_training(net, workspace, seed, learning_rate, count)
 }
 
-/// The same from the weights that are there; the change is from those of the seed.
+/// Trains on from the workspace's parameters; returns the change since the seed's initial ones.
 fn continue_training(
     net: &Net,
     workspace: &mut Workspace,
@@ -503,7 +503,7 @@ fn continue_training(
     workspace.minus(net, &start)
 }
 
-/// A network of every kind, small.
+/// A small network of every kind.
 fn specs_of_all_kinds() -> Vec<(&'static str, Spec)> {
     let image = Input::Image { height: 12, width: 12, channels: 1 };
     let symbols = Input::Sequence { steps: 4, symbols: 80 };
@@ -523,7 +523,7 @@ fn a_client_that_diverged_does_not_affect_the_next() {
         for path in KernelPath::available() {
             let net = Net::new(&spec, path).unwrap();
             let mut used = Workspace::new(&net, 4);
-            // Everything there is becomes none.
+            // All state becomes NaN.
             used.load(&net, &vec![f32::NAN; net.layout().len()]);
             let lost = continue_training(&net, &mut used, 1, 0.1, 2);
             assert!(lost.iter().all(|value| value.is_nan()), "{name}: it did diverge");
@@ -606,7 +606,7 @@ fn steps_follow_the_gradients() {
         let all =
             ebb_round::StepRule { proximal: 0.3, correction: Some(&correction), nesterov: true, ..decayed };
         for rule in [plain, momentum, pulled, decayed, pushed, all] {
-            // Room for more samples than come.
+            // The capacity exceeds the batch.
             let mut workspace = Workspace::new(&net, 7);
             workspace.load(&net, &start);
             workspace.set_step_rule(&net, &rule, &start);
@@ -635,8 +635,8 @@ fn steps_follow_the_gradients() {
     }
 }
 
-/// Where nothing has a kink, rounding stays rounding: fifty steps with momentum lead to the same place on
-/// every path. With ReLU and maxima, which may fall the other way by the last bit, they part.
+/// Without kinks, rounding errors stay small: fifty steps with momentum end at the same point on every path.
+/// With ReLU and maxima, which a last bit can switch, the paths diverge.
 #[test]
 fn smooth_networks_do_not_drift_between_paths() {
     let input = Input::Image { height: 32, width: 32, channels: 3 };

@@ -11,12 +11,12 @@ use crate::kernels::KernelPath;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ModelTable {
-    /// Outputs, where they are more than the classes.
+    /// Number of outputs, if it exceeds the number of classes.
     outputs: Option<usize>,
-    /// What the network is judged by.
+    /// The loss function.
     #[serde(default)]
     loss: Loss,
-    /// For kind "layers": all but the last, which has one unit a class.
+    /// For kind "layers": all layers but the last, which has one unit per class.
     layers: Option<Vec<LayerTable>>,
 }
 
@@ -86,7 +86,9 @@ pub fn build(
         (None, "layers") => {
             return Err(settings.error("layers", "missing; list the layers, as { kind = \"conv\", ... }"));
         }
-        (Some(_), _) => return Err(settings.error("layers", "only means something with kind = \"layers\"")),
+        (Some(_), _) => {
+            return Err(settings.error("layers", "it needs kind = \"layers\"; remove it, or change the kind"));
+        }
         (None, name) => named(name, input, outputs).ok_or_else(|| {
             let names = || NAMES.iter().map(|(name, _)| *name).chain(["layers"]);
             let hint =
@@ -123,7 +125,7 @@ impl LayerTable {
         let only = |allowed: &[&str]| match keys.iter().find(|(key, given)| *given && !allowed.contains(key))
         {
             Some((key, _)) => {
-                Err(settings.error(&path(key), format!("means nothing to a {} layer", self.kind)))
+                Err(settings.error(&path(key), format!("a {} layer has no such key; remove it", self.kind)))
             }
             None => Ok(()),
         };
@@ -218,7 +220,7 @@ mod tests {
             ),
             (
                 "kind = \"layers\"\nlayers = [{ kind = \"relu\", size = 3 }]",
-                "model.layers[0].size = 3: means nothing to a relu layer",
+                "model.layers[0].size = 3: a relu layer has no such key; remove it",
             ),
             (
                 "kind = \"layers\"\nlayers = [{ kind = \"conv\", channels = 0, kernel = 3 }]",

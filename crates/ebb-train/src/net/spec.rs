@@ -1,39 +1,39 @@
-//! What a network is: its input and its layers.
+//! The description of a network: its input and its layers.
 
-/// A network that ends in one score a class.
+/// A network that ends in one score per class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spec {
-    /// What goes in.
+    /// The shape of a sample.
     pub input: Input,
-    /// What happens to it, in order.
+    /// The layers, in order.
     pub layers: Vec<Layer>,
 }
 
 /// The shape of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Rows of pixels of channels.
+    /// An image: rows of pixels of channels.
     Image {
         /// Rows.
         height: usize,
-        /// Pixels a row.
+        /// Pixels per row.
         width: usize,
-        /// Channels a pixel.
+        /// Channels per pixel.
         channels: usize,
     },
-    /// Numbers without order.
+    /// A number of features without order.
     Flat(usize),
-    /// Symbols one after another, each a number below `symbols`.
+    /// A sequence of symbols, each a number below `symbols`.
     Sequence {
-        /// How many one sample has.
+        /// Length of the sequence.
         steps: usize,
-        /// How many different ones there are.
+        /// Number of different symbols.
         symbols: usize,
     },
 }
 
 impl Input {
-    /// How many numbers a sample has.
+    /// The number of values in a sample.
     pub fn len(self) -> usize {
         match self {
             Input::Image { height, width, channels } => height * width * channels,
@@ -53,65 +53,65 @@ impl Input {
 pub enum Layer {
     /// A convolution with a square filter.
     Conv {
-        /// Channels that come out.
+        /// Output channels.
         channels: usize,
         /// Height and width of the filter.
         kernel: usize,
-        /// Pixels it moves by.
+        /// Pixels between two positions of the filter.
         stride: usize,
-        /// Zeros around the image.
+        /// Rows and columns of zeros around the image.
         padding: usize,
     },
-    /// The largest of each window.
+    /// The maximum of each window.
     MaxPool {
-        /// Height and width of the window, and how far it moves.
+        /// Height and width of the window, and its stride.
         size: usize,
     },
     /// The mean of each window.
     AvgPool {
-        /// Height and width of the window, and how far it moves.
+        /// Height and width of the window, and its stride.
         size: usize,
     },
-    /// Nothing below zero.
+    /// ReLU: `max(x, 0)`.
     Relu,
     /// The hyperbolic tangent.
     Tanh,
-    /// All inputs to all outputs; an image is flattened channel by channel and a sequence step by step, as PyTorch
-    /// does.
+    /// All inputs to all outputs; an image is flattened channel by channel and a sequence step by step, as
+    /// PyTorch does.
     Dense {
-        /// Numbers that come out.
+        /// Number of outputs.
         units: usize,
     },
-    /// Each number is dropped with this chance while training.
+    /// During training, each activation is zeroed with this probability.
     Dropout {
-        /// The chance.
+        /// The probability.
         probability: f32,
     },
-    /// Each channel of an image is dropped with this chance while training.
+    /// During training, each channel of an image is zeroed with this probability.
     ChannelDropout {
-        /// The chance.
+        /// The probability.
         probability: f32,
     },
-    /// Each channel is brought to mean 0 and variance 1 over the batch, then scaled and shifted.
+    /// Each channel is normalised to mean 0 and variance 1 over the batch, then scaled and shifted.
     BatchNorm,
-    /// Each symbol of a sequence becomes a vector that is learnt.
+    /// Each symbol of a sequence becomes a learned vector.
     Embedding {
-        /// How long the vectors are.
+        /// Length of the vectors.
         width: usize,
     },
-    /// Long short-term memories over a sequence, one upon the other. Each row of an image is a step in time.
+    /// Stacked LSTMs over a sequence. Each row of an image is a step in time.
     Lstm {
-        /// How many numbers each remembers, and gives out at every step.
+        /// Size of the state and of the output of each.
         units: usize,
-        /// How many there are.
+        /// How many are stacked.
         layers: usize,
     },
-    /// Only what came out at the last step in time.
+    /// The output of the last step in time only.
     LastStep,
-    /// What the network is judged by, at the very end: softmax cross-entropy, as when nothing is said.
+    /// The loss, as the last layer: softmax cross-entropy, which is also the default.
     CrossEntropy,
-    /// What the network is judged by, at the very end: the mean over all outputs of the squared distance to 1
-    /// for the sample's class and to 0 for the others, or to the sample's values.
+    /// The loss, as the last layer: squared error, mean over outputs. The targets are 1 for the sample's
+    /// class and 0 for the others, or the sample's regression targets.
     SquaredError,
 }
 

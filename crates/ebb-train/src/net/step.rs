@@ -1,4 +1,4 @@
-//! One step of training: forward, loss, backward, and the weights move.
+//! One training step: forward, loss, backward, and the update of the weights.
 
 use std::ops::Range;
 
@@ -9,46 +9,46 @@ use super::{lstm, norm};
 use crate::Tally;
 use crate::kernels::{SLACK, activations, buffer, conv, dense, loss, padded};
 
-/// Whether a network learns or is judged: dropout and batch norm differ.
+/// Whether a network is trained or evaluated: dropout and batch norm differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It learns.
+    /// Training.
     Train,
-    /// It is judged.
+    /// Evaluation.
     Eval,
 }
 
-/// Everything that one thread needs to compute a network on batches of up to a certain size.
+/// All memory that one thread needs to compute a network on batches of up to a certain size.
 pub struct Workspace {
     capacity: usize,
-    /// Parameters in their inner places.
+    /// Parameters in packed order.
     weights: Vec<f32>,
     velocity: Vec<f32>,
-    /// Where the weights are pulled to, and what is added to their gradient, in inner places.
+    /// The centre of the proximal term and the correction of the gradient, in packed order.
     start: Vec<f32>,
     correction: Vec<f32>,
     rule: Rule,
-    /// The squares that Adam remembers, and how many steps it has taken.
+    /// Adam's mean of squared gradients, and the number of its steps.
     squared_gradients: Vec<f32>,
     n_adam_steps: i32,
     gradient: Vec<f32>,
-    /// What goes into each operation, and what comes out of the last.
+    /// The input of each operation, and the output of the last.
     activations: Vec<Vec<f32>>,
-    /// The gradient of the loss in each of them.
+    /// The gradient of the loss with respect to each of them.
     activation_grads: Vec<Vec<f32>>,
     scratch: Vec<Scratch>,
     labels: Vec<u32>,
-    /// Values that the batch's outputs should have, where they are not classes.
+    /// Regression targets of the batch, if it has no classes.
     targets: Vec<f32>,
-    /// Whether the copies that forward passes use are older than the weights.
+    /// Whether the forward pass's copies of the weights are out of date.
     stale: bool,
 }
 
-/// What every step does until another is followed.
+/// The rule of every step until another is set.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     coefficients: dense::StepCoefficients,
-    /// The gradient is changed by more than a factor: start and push are in place.
+    /// The rule has a proximal term or a correction: their buffers are filled.
     is_general: bool,
     adam: Option<Adam>,
     max_grad_norm: Option<f32>,
@@ -76,11 +76,11 @@ struct ConvScratch {
     active_lists: conv::ActiveLists,
 }
 
-/// Live outputs listed at a time: the lists then stay in the second-level cache.
+/// Active outputs that are listed at a time: the lists then stay in the second-level cache.
 const MAX_LISTED_OUTPUTS: usize = 1 << 15;
 
 impl Workspace {
-    /// For batches of up to `capacity` samples.
+    /// A workspace for batches of up to `capacity` samples.
     pub fn new(net: &Net, capacity: usize) -> Self {
         let flows = |stride: &dyn Fn(&ActivationShape) -> usize| {
             net.activation_shapes.iter().map(|flow| buffer(capacity * stride(flow))).collect()
@@ -145,14 +145,14 @@ impl Workspace {
         }
     }
 
-    /// How many samples a batch may have.
+    /// The most samples that a batch may have.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Starts from these parameters, with nothing remembered of earlier steps.
+    /// Starts from these parameters, without any state of earlier steps.
     pub fn load(&mut self, net: &Net, outer: &[f32]) {
-        // All of it, the padding too: a client that diverged may have left anything there.
+        // Padding is cleared too: a client that diverged may have left NaN there.
         self.weights.fill(0.0);
         net.pack(outer, &mut self.weights);
         self.velocity.fill(0.0);
@@ -166,20 +166,21 @@ impl Workspace {
         net.minus_outer(&self.weights, outer)
     }
 
-    /// Where the next batch goes: a slice for the samples and a list for their labels.
+    /// The buffers for the next batch: a slice for the samples and a list for their labels.
     pub fn batch(&mut self) -> (&mut [f32], &mut Vec<u32>) {
         self.labels.clear();
         self.targets.clear();
         (&mut self.activations[0], &mut self.labels)
     }
 
-    /// Where the values go that the outputs of the batch should have, one list a sample, if they are not classes.
-    /// There must be a label for each all the same.
+    /// The buffer for the batch's regression targets, one row per sample. Each sample needs a label
+    /// nevertheless.
     pub fn targets(&mut self) -> &mut Vec<f32> {
         &mut self.targets
     }
 
-    /// From now on steps are taken by this rule; `start`, where it pulls to, and its push are in the outer order.
+    /// Sets the rule of the following steps; `start`, the centre of the proximal term, and the correction are
+    /// in the outer order.
     pub fn set_step_rule(&mut self, net: &Net, rule: &StepRule<'_>, start: &[f32]) {
         let &StepRule {
             learning_rate,
@@ -215,7 +216,7 @@ impl Workspace {
         }
     }
 
-    /// Takes one step on the batch, by the rule that is followed.
+    /// Takes one step on the batch by the current rule.
     pub fn step(&mut self, net: &Net, stream: &mut Stream) -> Tally {
         let tally = self.forward(net, Mode::Train, stream);
         if self.rule.max_grad_norm.is_none() && self.rule.adam.is_none() {
@@ -230,7 +231,7 @@ impl Workspace {
 
     /// The gradient of the batch's mean loss, in the outer order. Dropout is on, as in a step.
     pub fn gradient(&mut self, net: &Net, stream: &mut Stream) -> (Tally, Vec<f32>) {
-        // Running statistics are for steps; looking at a gradient must not move them.
+        // Only steps update running statistics; computing a gradient must not change them.
         let buffers = net.buffer_ranges();
         let saved_buffers: Vec<_> =
             buffers.iter().map(|range| self.weights[range.clone()].to_vec()).collect();
@@ -249,7 +250,7 @@ impl Workspace {
         self.forward(net, Mode::Eval, &mut Stream::of_run(0, "never drawn"))
     }
 
-    /// Each sample of the batch that was judged last: one score a class, and its label.
+    /// The scores and the label of each sample of the last evaluated batch.
     pub fn scores<'w>(&'w self, net: &Net) -> impl Iterator<Item = (&'w [f32], u32)> + use<'w> {
         let (stride, n_classes) =
             (net.activation_shapes.last().expect("a network has layers").stride, net.n_classes());
@@ -387,7 +388,8 @@ impl Workspace {
         }
     }
 
-    /// From the slopes of the scores back to the weights: they move at once, or their gradient is stored.
+    /// Backpropagates from the gradients of the scores to the weights, which are stepped at once or whose
+    /// gradient is stored.
     fn backward(&mut self, net: &Net, gradient_use: GradientUse) {
         let n_rows = self.labels.len();
         let Rule { coefficients, is_general, .. } = self.rule;
@@ -399,7 +401,7 @@ impl Workspace {
             let (input_grads, output_grads) = (&mut before[at], &mut after[0]);
             let (from, to) = (net.activation_shapes[at], net.activation_shapes[at + 1]);
             let (input, output) = (&self.activations[at], &self.activations[at + 1]);
-            // Nobody asks for the slopes of the samples themselves.
+            // The gradient of the samples themselves is never needed.
             let needs_input_grads = at > 0;
             macro_rules! sink {
                 () => {
@@ -431,7 +433,7 @@ impl Workspace {
                     let filters = &self.weights[*weights..][..shape.weights_len()];
                     scratch.gradient.fill(0.0);
                     scratch.bias_gradient.fill(0.0);
-                    // Places in the input are counted in 32 bits.
+                    // Positions in the input are 32-bit numbers.
                     let at_a_time =
                         (MAX_LISTED_OUTPUTS / shape.out_len()).min(u32::MAX as usize / shape.in_len()).max(1);
                     for first in (0..n_rows).step_by(at_a_time) {
@@ -574,7 +576,7 @@ impl Workspace {
         }
     }
 
-    /// A step from the stored gradient, for rules that must see all of it first, or remember more than velocity.
+    /// A step from the stored gradient, for rules that need all of it first or keep more state than velocity.
     fn update_weights(&mut self, net: &Net) {
         let Workspace {
             weights,
@@ -623,12 +625,12 @@ impl Workspace {
     }
 }
 
-/// What becomes of a gradient.
+/// What happens to a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GradientUse {
     /// It is stored.
     Keep,
-    /// The step that is followed is taken at once.
+    /// The step is taken at once.
     Apply,
 }
 
@@ -644,7 +646,7 @@ fn unpad(n_rows: usize, to: &ActivationShape, padding: usize, from: &[f32], into
     }
 }
 
-/// Where each row of pixels of each sample stands with zeros around the images, and without.
+/// The position of each row of pixels of each sample, with zero padding around the images and without.
 fn image_rows(
     n_rows: usize,
     flow: &ActivationShape,
@@ -682,8 +684,8 @@ fn copy_activations(n_rows: usize, flow: &ActivationShape, from: &[f32], into: &
     map_activations(n_rows, flow, from, into, |value| value);
 }
 
-/// Factors of a dropout: 0 with this chance, and else what makes up for it. The chance is rounded to a multiple
-/// of 2^-32.
+/// Factors of a dropout: 0 with this probability, else `1 / (1 - p)`. The probability is rounded to a
+/// multiple of `2^-32`.
 fn draw_mask(mask: &mut [f32], probability: f32, stream: &mut Stream) {
     let (bound, keep) = ((f64::from(probability) * 4_294_967_296.0) as u64, 1.0 / (1.0 - probability));
     for mask in mask {
@@ -761,7 +763,7 @@ fn avg_pool_backward(
     });
 }
 
-/// Visits every window: the place of its output, and the places of its inputs.
+/// Visits every window: the position of its output, and the positions of its inputs.
 fn for_each_window(
     n_rows: usize,
     from: &ActivationShape,
