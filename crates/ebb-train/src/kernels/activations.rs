@@ -1,4 +1,4 @@
-//! The curves of activations: exponential, logistic, hyperbolic tangent.
+//! Activation functions: exponential, logistic function, hyperbolic tangent.
 
 use super::{KernelPath, PAD, Simd, by_path};
 
@@ -21,8 +21,9 @@ unsafe fn tanh_on<S: Simd>(x: *const f32, y: *mut f32, len: usize) {
     }
 }
 
-/// e^x with a relative error below 2e-7, for x <= 0; what is no number stays none. Adding 1.5 * 2^23 rounds to a
-/// whole number, which then stands in the lowest bits; ln 2 is taken off in two parts, the first exact in few bits.
+/// `e^x` with a relative error below 2e-7, for `x <= 0`; NaN stays NaN. Adding `1.5 * 2^23` rounds to an
+/// integer, which then stands in the lowest bits. `ln 2` is subtracted in two parts, of which the first is
+/// exact in few bits.
 #[inline(always)]
 pub(super) unsafe fn exp_of<S: Simd>(x: S::V) -> S::V {
     // SAFETY: the caller promises that the unit exists.
@@ -45,7 +46,7 @@ pub(super) unsafe fn exp_of<S: Simd>(x: S::V) -> S::V {
     }
 }
 
-/// 1 / (1 + e^-x): from the exponential of the negative side, which cannot overflow.
+/// `1 / (1 + e^-x)`, computed from the exponential of `-|x|`, which cannot overflow.
 #[inline(always)]
 pub(super) unsafe fn logistic_of<S: Simd>(x: S::V) -> S::V {
     // SAFETY: the caller promises that the unit exists.
@@ -58,7 +59,7 @@ pub(super) unsafe fn logistic_of<S: Simd>(x: S::V) -> S::V {
     }
 }
 
-/// tanh x: a polynomial near 0, where a quotient of exponentials would cancel.
+/// `tanh x`: a polynomial near 0, where a quotient of exponentials would cancel.
 #[inline(always)]
 pub(super) unsafe fn tanh_of<S: Simd>(x: S::V) -> S::V {
     // SAFETY: the caller promises that the unit exists.
@@ -67,7 +68,7 @@ pub(super) unsafe fn tanh_of<S: Simd>(x: S::V) -> S::V {
         let negated = S::mul(x, S::splat(-1.0));
         let size = S::select_greater(x, zero, x, negated);
         let power = exp_of::<S>(S::mul(size, S::splat(-2.0)));
-        // 1 - 2 power / (1 + power)
+        // `1 - 2 power / (1 + power)`
         let far = S::div(S::mul(power, S::splat(-2.0)), S::add(one, power));
         let far = S::add(one, far);
         let far = S::select_greater(x, zero, far, S::mul(far, S::splat(-1.0)));

@@ -1,4 +1,4 @@
-//! Eight floats at once, with fused multiply-add.
+//! The AVX2 path: eight floats at once, with fused multiply-add.
 #![cfg(target_arch = "x86_64")]
 
 use std::arch::x86_64::*;

@@ -1,4 +1,4 @@
-//! Sixteen floats at once.
+//! The AVX-512 path: sixteen floats at once.
 #![cfg(target_arch = "x86_64")]
 
 use std::arch::x86_64::*;
@@ -102,8 +102,8 @@ impl Simd for Avx512 {
     unsafe fn horizontal_sums(v: &[__m512]) -> __m512 {
         // SAFETY: see above.
         unsafe {
-            // Two vectors interleaved and added, then four, then the quarters brought together. No closures: they
-            // would be compiled without the unit.
+            // Two vectors are interleaved and added, then four, then the quarters are brought together.
+            // Closures are avoided: they would be compiled without the unit.
             let mut fours = [_mm512_setzero_ps(); 4];
             for at in 0..4 {
                 let (a, b, c, d) = (v[4 * at], v[4 * at + 1], v[4 * at + 2], v[4 * at + 3]);
@@ -120,9 +120,10 @@ impl Simd for Avx512 {
     }
 }
 
-/// Appends the live outputs of a block to the lists of its channels; whole vectors are written there.
+/// Appends the active outputs of a block to the lists of its channels; whole vectors are written there.
 ///
 /// # Safety
+///
 /// The unit exists; rows are valid for 16 numbers, lists for 16 beyond their counts.
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
 pub(super) unsafe fn list_active(block: &super::conv::ActiveBlock, counts: &mut [usize]) {
@@ -143,7 +144,8 @@ pub(super) unsafe fn list_active(block: &super::conv::ActiveBlock, counts: &mut 
             let is_active = _mm512_cmpge_epi32_mask(window_places, _mm512_setzero_si512());
             let from = _mm512_add_epi32(corners, _mm512_permutexvar_epi32(window_places, offsets));
             let at = channel * block.capacity + *count;
-            // Packed in a register and stored whole: packing into memory takes many times as long.
+            // The vector is packed in a register and stored whole: packing into memory takes many times as
+            // long.
             _mm512_storeu_si512(
                 block.input_offsets.add(at).cast(),
                 _mm512_maskz_compress_epi32(is_active, from),
@@ -154,7 +156,7 @@ pub(super) unsafe fn list_active(block: &super::conv::ActiveBlock, counts: &mut 
     }
 }
 
-/// Rows become columns.
+/// The transposed 16 x 16 matrix.
 #[inline(always)]
 unsafe fn transposed(rows: [__m512; 16]) -> [__m512; 16] {
     // SAFETY: the caller promises that the unit exists.

@@ -1,8 +1,8 @@
-//! Bytes into numbers: the same bits on every path, for nothing is fused.
+//! Scales bytes to floats: the same bits on every path, for no multiply-add is fused.
 
 use super::{KernelPath, Simd, by_path};
 
-/// `byte * scale + offset`; scales and offsets come again after as many bytes as there are of them.
+/// `byte * scale + offset`; scales and offsets repeat with the period of their length.
 pub(crate) fn scale(path: KernelPath, bytes: &[u8], scales: &[f32], offsets: &[f32], to: &mut [f32]) {
     assert!(bytes.len() == to.len() && scales.len() == offsets.len() && !scales.is_empty(), "lengths");
     // SAFETY: a path is only chosen where its unit exists.
@@ -13,7 +13,7 @@ by_path! {
     fn scale_raw(bytes: &[u8], scales: &[f32], offsets: &[f32], to: &mut [f32]) = scale_on;
 }
 
-/// Plain loops, which the compiler turns into vectors of the unit it compiles for.
+/// Plain loops, which the compiler vectorises for the unit that it compiles for.
 #[inline(always)]
 unsafe fn scale_on<S: Simd>(bytes: &[u8], scales: &[f32], offsets: &[f32], to: &mut [f32]) {
     if let ([scale], [offset]) = (scales, offsets) {

@@ -1,13 +1,13 @@
 //! Convolutions over images stored row by row, pixel by pixel, channel by channel (HWC), without im2col.
 //!
-//! For one row of the filter the `side * n_in` inputs under it lie next to each other, so a convolution is a
-//! product with overlapping rows. Forward, inputs are broadcast and output channels are the lanes. Backward
-//! works through lists of the outputs whose gradient is not zero: after max-pooling at most one in four has
-//! one, and ReLU kills more. What is skipped is exactly zero.
+//! For one row of the filter, the `kernel * n_in` inputs under it are contiguous, so a convolution is a
+//! product with overlapping rows. In the forward pass, inputs are broadcast and output channels are the
+//! lanes. The backward pass works through lists of the outputs whose gradient is not zero. After max-pooling
+//! this is at most one output in four, and ReLU makes more of them inactive. Only exact zeros are skipped.
 
 use super::{KernelPath, PAD, SLACK, Simd, by_path, padded};
 
-/// The sizes of a convolution, its input already padded.
+/// The sizes of a convolution, with its input already padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Input height and width, padding included.
@@ -18,13 +18,13 @@ pub(crate) struct Shape {
     /// Height and width of the filter.
     pub(crate) kernel: usize,
     pub(crate) stride: usize,
-    /// Height and width of the pooling window; 1 if there is none.
+    /// Height and width of the pooling window; 1 without pooling.
     pub(crate) pool_size: usize,
-    /// Whether nothing below zero comes out.
+    /// Whether ReLU follows.
     pub(crate) relu: bool,
 }
 
-/// Marks an output that ReLU killed.
+/// Marks an output that ReLU made inactive.
 const INACTIVE: i32 = -1;
 
 impl Shape {
@@ -33,19 +33,19 @@ impl Shape {
         ((self.height - self.kernel) / self.stride + 1, (self.width - self.kernel) / self.stride + 1)
     }
 
-    /// Height and width that come out.
+    /// Output height and width.
     pub(crate) fn out_size(&self) -> (usize, usize) {
         let (height, width) = self.conv_size();
         (height / self.pool_size, width / self.pool_size)
     }
 
-    /// Floats a sample that come out.
+    /// Output floats per sample.
     pub(crate) fn out_len(&self) -> usize {
         let (height, width) = self.out_size();
         height * width * self.n_out
     }
 
-    /// Floats a sample that go in.
+    /// Input floats per sample.
     pub(crate) fn in_len(&self) -> usize {
         self.height * self.width * self.n_in
     }
@@ -70,12 +70,12 @@ impl Shape {
         self.kernel * self.row_len() * padded(self.n_out)
     }
 
-    /// Floats of the rows that are convolved before they are pooled.
+    /// Floats of the convolved rows before pooling.
     pub(crate) fn rows_len(&self) -> usize {
         self.pool_size * self.conv_size().1 * padded(self.n_out)
     }
 
-    /// Where the weight stands that joins `input` under (`row`, `column`) of the filter to `output`.
+    /// The position of the weight from `input` under (`row`, `column`) of the filter to `output`.
     pub(crate) fn weight_index(&self, output: usize, row: usize, column: usize, input: usize) -> usize {
         (output * self.kernel + row) * self.padded_row_len() + column * self.n_in + input
     }
@@ -96,8 +96,8 @@ pub(crate) fn transpose_weights(shape: &Shape, weights: &[f32], transposed: &mut
     }
 }
 
-/// Convolves, adds the bias, pools and cuts `n_samples`. `rows` is scratch of `rows_len`; `chosen` tells for
-/// each output which place of the pooling window it came from.
+/// Convolution, bias, max-pooling and ReLU, fused, for `n_samples`. `rows` is scratch of `rows_len`; `argmax`
+/// receives the position in the pooling window that each output came from.
 pub(crate) fn forward(
     path: KernelPath,
     shape: &Shape,
@@ -135,8 +135,8 @@ pub(crate) fn forward(
     }
 }
 
-/// Adds the gradient of the weights over the live outputs in `lists` to `gradient`. Its padding fills with
-/// whatever lies beside the patches.
+/// Adds the gradient of the weights over the active outputs in `lists` to `gradient`. Its padding receives
+/// arbitrary values.
 pub(crate) fn weight_gradient(
     path: KernelPath,
     shape: &Shape,
@@ -209,7 +209,7 @@ by_path! {
     ) = input_gradient_on;
 }
 
-/// The live outputs of some samples, channel by channel: where the patch of each begins in the input, and its
+/// The active outputs of some samples by channel: where the patch of each begins in the input, and its
 /// gradient.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveLists {
@@ -218,37 +218,37 @@ pub(crate) struct ActiveLists {
     counts: Vec<usize>,
     capacity: usize,
     n_samples: usize,
-    /// What they were collected for.
+    /// The shape that they were collected for.
     shape: Option<Shape>,
 }
 
-/// Some live outputs: where each begins, and its gradient.
+/// A slice of active outputs: where the patch of each begins, and its gradient.
 #[derive(Clone, Copy)]
 struct ActiveList<'l> {
     input_offsets: &'l [u32],
     output_grads: &'l [f32],
 }
 
-/// Up to 16 places of a sample, and up to 16 channels of them.
+/// Up to 16 positions of a sample, and up to 16 channels of them.
 pub(super) struct ActiveBlock {
     pub(super) output_grads: *const f32,
     pub(super) argmax: *const i32,
-    /// Numbers from one place to the next.
+    /// Elements from one position to the next.
     pub(super) place_stride: usize,
     pub(super) n_places: usize,
-    /// Where the pooling window of each place begins in a sample, and where the sample begins.
+    /// Where the pooling window of each position begins in a sample, and where the sample begins.
     pub(super) corners: [u32; PAD],
     pub(super) sample: u32,
-    /// Where each place of a pooling window lies in it.
+    /// The offset of each position within a pooling window.
     pub(super) offsets: [u32; PAD],
     pub(super) input_offsets: *mut u32,
     pub(super) listed_grads: *mut f32,
-    /// Room of a channel's list.
+    /// Capacity of a channel's list.
     pub(super) capacity: usize,
 }
 
 impl ActiveLists {
-    /// Collects the live outputs of `n_samples`, and adds their gradients to `bias_gradient`.
+    /// Collects the active outputs of `n_samples`, and adds their gradients to `bias_gradient`.
     pub(crate) fn collect(
         &mut self,
         path: KernelPath,
@@ -301,14 +301,15 @@ impl ActiveLists {
                         capacity: self.capacity,
                     };
                     let counts = &mut self.counts[channel..n_out.min(channel + PAD)];
-                    // SAFETY: numbers have slack after them, and lists room for all outputs and a vector more.
+                    // SAFETY: buffers have slack after them, and lists have capacity for all outputs and one
+                    // vector more.
                     unsafe { list_active(path, &block, counts) };
                 }
             }
         }
         for (channel, gradient) in bias_gradient.iter_mut().enumerate().take(n_out) {
             let (whole, rest) = self.channel(channel).output_grads.as_chunks::<16>();
-            // Sixteen sums side by side, for each addition waits for the one before.
+            // Sixteen independent sums, because each addition waits for the one before.
             let mut sums = [0.0_f32; 16];
             for lane_grads in whole {
                 for (sum, grad) in sums.iter_mut().zip(lane_grads) {
@@ -328,7 +329,7 @@ impl ActiveLists {
     }
 }
 
-/// Appends the live outputs of a block to the lists of its channels.
+/// Appends the active outputs of a block to the lists of its channels.
 unsafe fn list_active(path: KernelPath, block: &ActiveBlock, counts: &mut [usize]) {
     // SAFETY: as promised by the caller.
     unsafe {
@@ -342,7 +343,7 @@ unsafe fn list_active(path: KernelPath, block: &ActiveBlock, counts: &mut [usize
             for (channel, count) in counts.iter_mut().enumerate() {
                 let argmax = *block.argmax.add(at + channel);
                 let is_active = argmax >= 0;
-                // Written always, counted only if alive: no branch to mispredict.
+                // Each output is written but counted only if it is active: no branch can be mispredicted.
                 let to = channel * block.capacity + *count;
                 *block.input_offsets.add(to) =
                     block.sample + block.corners[place] + block.offsets[argmax as usize % PAD];
@@ -390,7 +391,7 @@ unsafe fn convolve_row<S: Simd>(
     bias: *const f32,
     to: *mut f32,
 ) {
-    // Vectors beyond the channels that count would be wasted, and so would half of one.
+    // Vectors beyond the last channel would be wasted, and so would half of one.
     let rest = shape.n_out % S::LANES;
     let tail = S::HAS_NARROW && rest > 0 && rest <= S::LANES / 2;
     let n_needed = if tail { shape.n_out / S::LANES } else { shape.n_out.div_ceil(S::LANES) };
@@ -447,7 +448,8 @@ struct Tile<'s> {
 }
 
 impl Tile<'_> {
-    /// `Z` vectors of channels, and half of one if `T`, along the row, so many places at a time; returns `Z`.
+    /// Convolves `Z` vectors of channels, and half of one if `T`, along the row, `places` positions at a
+    /// time; returns `Z`.
     #[inline(always)]
     unsafe fn along<S: Simd, const Z: usize, const T: bool>(self, places: usize) -> usize {
         let width = self.shape.conv_size().1;
@@ -495,8 +497,8 @@ impl Tile<'_> {
             let mut w = self.w;
             for filter_row in 0..shape.kernel {
                 let from = self.input.add(filter_row * shape.width * shape.n_in + x * step);
-                // Every fourth place has a pointer, the three after it are one, two and three steps further:
-                // few registers, and addresses that need no arithmetic.
+                // One pointer serves four positions, of which three are one, two and three steps further: few
+                // registers, and addresses without arithmetic.
                 let mut fourth = [from; MAX_PLACES / 4];
                 for group in 0..X.div_ceil(4) {
                     fourth[group] = from.add(4 * group * step);
@@ -528,7 +530,7 @@ impl Tile<'_> {
                     for group in 0..X.div_ceil(4) {
                         fourth[group] = fourth[group].wrapping_add(1);
                     }
-                    // The last one may point beyond the buffer; it is not followed.
+                    // The last one may point beyond the buffer; it is never dereferenced.
                     w = w.wrapping_add(self.out_pad);
                 }
             }
@@ -544,27 +546,27 @@ impl Tile<'_> {
     }
 }
 
-/// How many places along a row are convolved at a time, for one to four vectors of channels.
+/// How many positions along a row are convolved at a time, for one to four vectors of channels.
 #[derive(Clone, Copy, Debug)]
 struct TileWidths([usize; 4]);
 
 impl TileWidths {
     fn of(width: usize, path: KernelPath) -> TileWidths {
-        // Sums for all places, the channels' weights and one input must fit the registers.
+        // Sums for all positions, the channels' weights and one input must fit the registers.
         let most = if path == KernelPath::Avx512 { [16, 12, 8, 6] } else { [12, 6, 4, 3] };
         TileWidths(most.map(|most| best_tile(width, most)))
     }
 }
 
-/// The tile that covers a row with the least work done twice; the larger of two that are as good.
+/// The tile width that covers a row with the least duplicate work; of equally good ones the larger.
 fn best_tile(width: usize, most: usize) -> usize {
     let sizes = [16, 14, 13, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1];
     let fitting = sizes.into_iter().filter(|&size| size <= most && size <= width);
     fitting.min_by_key(|&size| (width.div_ceil(size) * size, 16 - size)).unwrap_or(1)
 }
 
-/// Pools and cuts `pool` convolved rows into one row of outputs. Whole vectors are written: what they spill
-/// over is written again after, or is slack.
+/// Max-pooling and ReLU of `pool_size` convolved rows into one row of outputs. Whole vectors are written: the
+/// excess is overwritten later, or lies in the slack.
 #[inline(always)]
 unsafe fn pool_row<S: Simd>(shape: &Shape, rows: *const f32, output: *mut f32, argmax: *mut i32) {
     let out_pad = padded(shape.n_out);
@@ -573,7 +575,7 @@ unsafe fn pool_row<S: Simd>(shape: &Shape, rows: *const f32, output: *mut f32, a
     for (at, place) in places.iter_mut().enumerate().take(n_places) {
         *place = (at / shape.pool_size * shape.conv_size().1 + at % shape.pool_size) * out_pad;
     }
-    // Places travel as the bits of floats, which are only moved and never computed with.
+    // Positions travel as the bits of floats, which are only moved and never computed with.
     let bits = |place: i32| f32::from_bits(place as u32);
     // SAFETY: the loops stay within the sizes of the shape and the slack.
     unsafe {
@@ -625,7 +627,7 @@ unsafe fn weight_gradient_by<S: Simd>(
     gradient: *mut f32,
 ) {
     let row_step = shape.width * shape.n_in;
-    // Some vectors of a row may hold nothing but padding.
+    // Some vectors of a row may hold only padding.
     let n_vectors = shape.row_len().div_ceil(S::LANES);
     for channel in 0..shape.n_out {
         let active = lists.channel(channel);
@@ -658,11 +660,11 @@ unsafe fn input_gradient_on<S: Simd>(
     let n_places = shape.pool_size * shape.pool_size;
     let filter = shape.kernel * shape.padded_row_len();
     let blocks = TileSums { row_step, row_pad: shape.padded_row_len() };
-    // Room for every channel in every place; the list of the dead is never read.
+    // Capacity for every channel in every position; the list of inactive outputs is never read.
     let mut weight_offsets = [[0_u32; MAX_CHANNELS]; MAX_PLACES + 1];
     let mut grads = [[0.0_f32; MAX_CHANNELS]; MAX_PLACES + 1];
-    // SAFETY: the loops stay within the sizes of the shape, and whole vectors past a patch within the slack:
-    // what is added there is the zero of the padding.
+    // SAFETY: the loops stay within the sizes of the shape. Whole vectors past a patch stay within the slack,
+    // where only the zeros of the padding are added.
     unsafe {
         for y in 0..height {
             for x in 0..width {
@@ -703,15 +705,15 @@ unsafe fn input_gradient_on<S: Simd>(
     }
 }
 
-/// Channels whose live outputs are listed together.
+/// Channels whose active outputs are listed together.
 const MAX_CHANNELS: usize = 64;
 
-/// Places of the largest pooling window whose gradients are listed, and of the longest tile along a row.
+/// Positions of the largest pooling window whose gradients are listed, and of the longest tile along a row.
 const MAX_PLACES: usize = 16;
 
-/// A part of a filter whose sums fit the registers: so many rows by so many vectors from a place on.
+/// A part of a filter whose sums fit the registers: some rows by some vectors from a position on.
 ///
-/// Walked by hand and not by closures, which would be compiled without the vector unit.
+/// It is walked by hand and not by closures, which would be compiled without the vector unit.
 #[derive(Clone, Copy)]
 struct TileShape {
     rows: usize,
@@ -721,7 +723,7 @@ struct TileShape {
 }
 
 impl TileShape {
-    /// The first block of a filter of `side` rows by `n_vectors`: all of it, if it fits.
+    /// The first block of a filter of `side` rows by `n_vectors`: the whole filter, if it fits.
     #[inline(always)]
     fn first<S: Simd>(side: usize, n_vectors: usize) -> Option<TileShape> {
         if side * n_vectors <= TileShape::max_vectors::<S>() && (side == 5 || side == 3) {
@@ -730,7 +732,7 @@ impl TileShape {
         Some(TileShape { rows: 1, vectors: TileShape::vectors_for::<S>(n_vectors), row: 0, vector: 0 })
     }
 
-    /// The block after this one.
+    /// The next block.
     #[inline(always)]
     fn next<S: Simd>(self, side: usize, n_vectors: usize) -> Option<TileShape> {
         let (mut row, mut vector) = (self.row, self.vector + self.vectors);
@@ -750,7 +752,7 @@ impl TileShape {
         if S::HAS_32_REGISTERS { 20 } else { 10 }
     }
 
-    /// The largest size of a block that fits what is left of a row.
+    /// The largest block width that fits the rest of a row.
     #[inline(always)]
     fn vectors_for<S: Simd>(left: usize) -> usize {
         match left.min(TileShape::max_vectors::<S>()) {
@@ -798,7 +800,7 @@ macro_rules! sized {
 }
 
 impl TileSums {
-    /// `to += sum of slope * patch`.
+    /// `to += sum of gradient * patch`.
     #[inline(always)]
     unsafe fn gather<S: Simd>(
         self,
@@ -817,7 +819,7 @@ impl TileSums {
         sized!(rows, vectors, call);
     }
 
-    /// `to += sum of slope * filter`.
+    /// `to += sum of gradient * filter`.
     #[inline(always)]
     unsafe fn scatter<S: Simd>(
         self,

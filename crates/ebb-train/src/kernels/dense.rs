@@ -1,7 +1,7 @@
-//! Dense layers: rows of inputs times a matrix held in panels of columns.
+//! Dense layers: rows of inputs times a matrix stored in panels of columns.
 //!
-//! The matrix has `n_in` rows and `out_pad` columns, a multiple of 16. It is stored panel by panel: 64 columns
-//! (the last panel may be narrower), all rows of a panel after another.
+//! The matrix has `n_in` rows and `out_pad` columns, a multiple of 16. It is stored panel by panel: 64
+//! columns (the last panel may be narrower), with the rows of a panel one after another.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use super::{KernelPath, PAD, SLACK, Simd, by_path};
 /// Columns of a panel.
 const PANEL: usize = 64;
 
-/// Where the entry at row `i`, column `o` stands.
+/// The position of the entry at row `i`, column `o`.
 pub(crate) fn weight_index(n_in: usize, out_pad: usize, i: usize, o: usize) -> usize {
     let start = o / PANEL * PANEL;
     let width = (out_pad - start).min(PANEL);
@@ -30,7 +30,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Rows of outputs stand next to each other.
+    /// The sizes of a layer whose rows of outputs are contiguous.
     pub(crate) fn contiguous(n_rows: usize, n_in: usize, in_stride: usize, out_pad: usize) -> Sizes {
         Sizes { n_rows, n_in, in_stride, out_pad, out_stride: out_pad }
     }
@@ -43,7 +43,7 @@ impl Sizes {
     }
 }
 
-/// `y = x * w + bias`, and nothing below zero if `relu`.
+/// `y = x * w + bias`, followed by ReLU if `relu`.
 pub(crate) fn forward(
     path: KernelPath,
     sizes: &Sizes,
@@ -93,8 +93,7 @@ pub(crate) fn input_gradient(path: KernelPath, sizes: &Sizes, dy: &[f32], w: &[f
     }
 }
 
-/// `dw = x^T * dy`, and what becomes of it is the sink's affair; `weights` and `bias` are where the layer's
-/// begin in the sink's buffers.
+/// `dw = x^T * dy`, handed to the sink; the layer begins at `weights` and `bias` in the sink's buffers.
 pub(crate) fn weight_gradient(
     path: KernelPath,
     sizes: &Sizes,
@@ -146,11 +145,11 @@ by_path! {
     ) = weight_gradient_on;
 }
 
-/// What becomes of a gradient when it has been computed.
+/// Where a computed gradient goes: into a buffer, or into a step.
 #[derive(Debug)]
 pub(crate) struct GradientSink<'b> {
     kind: SinkKind,
-    /// How long its buffers are.
+    /// The length of its buffers.
     len: usize,
     _buffers: PhantomData<&'b mut [f32]>,
 }
@@ -182,21 +181,21 @@ enum SinkKind {
     },
 }
 
-/// A step with momentum and corrections of the gradient that are linear in the weights.
+/// The coefficients of a step with momentum and with gradient corrections that are linear in the weights.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepCoefficients {
     pub(crate) learning_rate: f32,
     pub(crate) momentum: f32,
-    /// The step looks ahead along the momentum.
+    /// Nesterov momentum.
     pub(crate) nesterov: bool,
-    /// Pull towards zero.
+    /// Coefficient of L2 regularisation.
     pub(crate) weight_decay: f32,
-    /// Pull towards where the client started.
+    /// Coefficient of the proximal term towards the initial parameters.
     pub(crate) proximal: f32,
 }
 
 impl<'b> GradientSink<'b> {
-    /// It is stored.
+    /// Stores the gradient.
     pub(crate) fn store(gradient: &'b mut [f32]) -> Self {
         GradientSink {
             kind: SinkKind::Store { gradient: gradient.as_mut_ptr() },
@@ -205,13 +204,13 @@ impl<'b> GradientSink<'b> {
         }
     }
 
-    /// It is added to what is there.
+    /// Adds the gradient to the buffer.
     pub(crate) fn add(gradient: &'b mut [f32]) -> Self {
         let len = gradient.len();
         GradientSink { kind: SinkKind::Add { gradient: gradient.as_mut_ptr() }, len, _buffers: PhantomData }
     }
 
-    /// A plain step is taken at once: the gradient is never stored.
+    /// Takes a plain step at once: the gradient is never stored.
     pub(crate) fn step(weights: &'b mut [f32], learning_rate: f32) -> Self {
         let len = weights.len();
         GradientSink {
@@ -221,7 +220,7 @@ impl<'b> GradientSink<'b> {
         }
     }
 
-    /// A step with momentum is taken at once.
+    /// Takes a step with momentum at once.
     pub(crate) fn momentum(
         weights: &'b mut [f32],
         velocity: &'b mut [f32],
@@ -237,8 +236,8 @@ impl<'b> GradientSink<'b> {
         }
     }
 
-    /// A step is taken at once, with corrections: `start` is where the weights are pulled to, `push` what is added
-    /// to the gradient.
+    /// Takes a step with corrections at once: `start` is the centre of the proximal term, `correction` is
+    /// added to the gradient.
     pub(crate) fn general(
         weights: &'b mut [f32],
         velocity: &'b mut [f32],
@@ -260,7 +259,7 @@ impl<'b> GradientSink<'b> {
         GradientSink { kind: end, len, _buffers: PhantomData }
     }
 
-    /// Hands over a gradient that was stored elsewhere, its length a multiple of 16.
+    /// Hands over a gradient that was stored elsewhere; its length is a multiple of 16.
     pub(crate) fn apply_all(&self, path: KernelPath, gradient: &[f32], at: usize) {
         assert!(gradient.len().is_multiple_of(PAD) && at + gradient.len() <= self.len, "gradient");
         // SAFETY: the sizes were checked, and a path is only chosen where its unit exists.
@@ -268,12 +267,13 @@ impl<'b> GradientSink<'b> {
     }
 }
 
-/// One way for a gradient to end. Kernels are compiled for the ones they meet most: a choice for every vector would
-/// cost as much as the arithmetic on a small batch.
+/// One operation on a gradient. Kernels are compiled for the most frequent ones: on a small batch, a choice
+/// for every vector would cost as much as the arithmetic.
 trait SinkOperation: Copy {
     /// Takes a vector of the gradient that belongs at `at`.
     ///
     /// # Safety
+    ///
     /// The unit exists, and all buffers hold a vector at `at`.
     unsafe fn apply<S: Simd>(self, at: usize, gradient: S::V);
 }
@@ -327,7 +327,7 @@ impl SinkOperation for Momentum {
     }
 }
 
-/// Any of them.
+/// Dispatches to any of the operations.
 impl SinkOperation for SinkKind {
     #[inline(always)]
     unsafe fn apply<S: Simd>(self, at: usize, gradient: S::V) {
@@ -445,7 +445,7 @@ struct ForwardTile {
 }
 
 impl ForwardTile {
-    /// `Z` vectors of columns for all rows, `R` rows at a time; returns `Z`.
+    /// Computes `Z` vectors of columns for all rows, `R` rows at a time; returns `Z`.
     #[inline(always)]
     unsafe fn rows<S: Simd, const Z: usize, const R: usize>(self) -> usize {
         let mut row = 0;
@@ -496,7 +496,7 @@ impl ForwardTile {
                         sums[r][z] = S::mul_add(value, columns[z], sums[r][z]);
                     }
                 }
-                // The last one may point beyond the buffer; it is not followed.
+                // The last one may point beyond the buffer; it is never dereferenced.
                 w = w.wrapping_add(self.width);
             }
             for r in 0..R {
@@ -669,7 +669,7 @@ struct WeightGradientTile<E> {
 }
 
 impl<E: SinkOperation> WeightGradientTile<E> {
-    /// `Z` vectors of columns for all inputs, `I` inputs at a time; returns `Z`.
+    /// Computes `Z` vectors of columns for all inputs, `I` inputs at a time; returns `Z`.
     #[inline(always)]
     unsafe fn inputs<S: Simd, const Z: usize, const I: usize>(self) -> usize {
         let mut input = 0;
@@ -710,7 +710,7 @@ impl<E: SinkOperation> WeightGradientTile<E> {
                         sums[i][z] = S::mul_add(value, output_grads[z], sums[i][z]);
                     }
                 }
-                // The last ones may point beyond the buffers; they are not followed.
+                // The last ones may point beyond the buffers; they are never dereferenced.
                 x = x.wrapping_add(self.x_stride);
                 dy = dy.wrapping_add(self.out_stride);
             }

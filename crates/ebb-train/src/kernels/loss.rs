@@ -1,10 +1,10 @@
-//! Losses at the end of a model, and the small functions they and activations need.
+//! Losses at the end of a model, with their gradients, and the backward pass of ReLU.
 
 use super::activations::exp_of;
 use super::{KernelPath, PAD, Simd, by_path};
 
-/// Softmax cross-entropy over rows of `stride` floats of which `n_classes` count. Writes the gradient of the
-/// mean loss in place of the scores, 0 in the padding; adds up losses and hits.
+/// Softmax cross-entropy over rows of `stride` floats, the first `n_classes` of which are scores. Replaces
+/// the scores by the gradient of the mean loss, 0 in the padding, and adds losses and hits to the tally.
 pub(crate) fn softmax(
     path: KernelPath,
     scores: &mut [f32],
@@ -20,17 +20,17 @@ pub(crate) fn softmax(
     unsafe { softmax_raw(path, scores.as_mut_ptr(), n_classes, stride, labels, tally) }
 }
 
-/// What the outputs of a batch should be.
+/// The targets of a batch's outputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Targets<'b> {
     /// 1 for a class, 0 for the others.
     Classes(&'b [u32]),
-    /// These, sample after sample.
+    /// Regression targets, row by row.
     Values(&'b [f32]),
 }
 
-/// Squared error, mean over outputs: writes the gradient of the mean over rows in place of the outputs, 0 in the
-/// padding; returns the sum over rows and, with classes, how many rows have the right one on top.
+/// Squared error, mean over outputs. Replaces the outputs by the gradient of the mean over rows, 0 in the
+/// padding. Returns the sum of losses and, with classes, the number of hits.
 pub(crate) fn squared<'r>(
     rows: impl ExactSizeIterator<Item = &'r mut [f32]>,
     n_outputs: usize,
@@ -62,7 +62,7 @@ pub(crate) fn squared<'r>(
     (loss, matches!(targets, Targets::Classes(_)).then_some(hits))
 }
 
-/// `values = 0 where activations <= 0`.
+/// `gradients = 0 where activations <= 0`.
 pub(crate) fn relu_backward(path: KernelPath, gradients: &mut [f32], activations: &[f32]) {
     // SAFETY: a path is only chosen where its unit exists.
     unsafe { relu_backward_raw(path, gradients, activations) }
@@ -77,13 +77,13 @@ by_path! {
     fn relu_backward_raw(values: &mut [f32], activations: &[f32]) = relu_backward_on;
 }
 
-/// Tells classes from padding inside a vector, without writing to the padding first: a vector that is loaded
-/// right after one of its lanes was stored has to wait.
+/// Tells classes from padding inside a vector without storing to the padding first: a vector load right after
+/// a store to one of its lanes stalls.
 static LANE_INDICES: [f32; PAD] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
 
-/// Scores of a batch within this of each other are all taken off the same number: the exponential of none of
-/// them leaves the range of floats, and no row needs a largest score of its own.
+/// If all scores of a batch are within this range, the same number is subtracted from all of them. No
+/// exponential then leaves the range of floats, and no row needs a maximum of its own.
 const MAX_SCORE_RANGE: f32 = 60.0;
 
 #[inline(always)]
@@ -105,7 +105,7 @@ unsafe fn softmax_on<S: Simd>(
                 tops = S::max(S::select_greater(left, lanes, scores, tops), tops);
                 let negated = S::select_greater(left, lanes, S::mul(scores, S::splat(-1.0)), lows);
                 lows = S::max(negated, lows);
-                // Comparing hides what is no number, a sum does not.
+                // Comparisons drop NaN, a sum keeps it.
                 sound = S::add(sound, S::select_greater(left, lanes, scores, S::splat(0.0)));
             }
         }
@@ -118,7 +118,7 @@ unsafe fn softmax_on<S: Simd>(
     }
 }
 
-/// Rows whose scores are all sound, and near below `largest`.
+/// Rows whose scores are all finite and within the range below `largest`.
 #[inline(always)]
 unsafe fn rows_with_common_maximum<S: Simd>(
     scores: *mut f32,
@@ -143,8 +143,8 @@ unsafe fn rows_with_common_maximum<S: Simd>(
                 let row = scores.add((first + n) * stride);
                 let label = label as usize;
                 let own = *row.add(label);
-                // Of classes with the same score the first is taken: those before must lie below, those after
-                // not above.
+                // The first of equal scores wins: classes before the label must lie below it, classes after
+                // it not above.
                 let mut beaten = 0;
                 for at in (0..stride).step_by(S::LANES) {
                     let left = S::splat(n_classes as f32 - at as f32);
@@ -179,12 +179,12 @@ unsafe fn rows_with_common_maximum<S: Simd>(
     tally[1] += f64::from(hits);
 }
 
-/// One bit for each lane of the vector at `at` that stands before a class.
+/// One bit for each lane of the vector at `at` that lies before a class.
 fn below(class: usize, at: usize, lanes: usize) -> u32 {
     (1 << class.saturating_sub(at).min(lanes)) - 1
 }
 
-/// A sum of logarithms: that of a product serves many factors.
+/// A sum of logarithms, computed as the logarithm of products, which serves many factors at once.
 struct LogOfProduct {
     product: f64,
     sum: f64,
@@ -211,7 +211,7 @@ impl LogOfProduct {
     }
 }
 
-/// Rows of any scores, each with a largest of its own.
+/// Rows of any scores, each with its own maximum.
 #[inline(always)]
 unsafe fn rows_with_own_maximum<S: Simd>(
     scores: *mut f32,
@@ -222,7 +222,7 @@ unsafe fn rows_with_own_maximum<S: Simd>(
 ) {
     let per_row = 1.0 / labels.len() as f32;
     let mut logarithm = LogOfProduct::default();
-    // SAFETY: there are as many numbers as lanes.
+    // SAFETY: there are as many floats as lanes.
     let (lanes, lowest) = unsafe { (S::load(LANE_INDICES.as_ptr()), S::splat(f32::NEG_INFINITY)) };
     for (row, &label) in labels.iter().enumerate() {
         let label = label as usize;
@@ -235,12 +235,12 @@ unsafe fn rows_with_own_maximum<S: Simd>(
                 let left = S::splat(n_classes as f32 - at as f32);
                 let scores = S::load(row.add(at));
                 tops = S::max(S::select_greater(left, lanes, scores, lowest), tops);
-                // Nothing times any number is nothing, and times what is none is none.
+                // Zero times a finite number is zero, and zero times NaN or infinity is NaN.
                 let zero_or_nan = S::mul(scores, S::splat(0.0));
                 sound = S::add(sound, S::select_greater(left, lanes, zero_or_nan, S::splat(0.0)));
             }
             if S::horizontal_sum(sound).is_nan() {
-                // Comparing would hide it: a score that is none makes the loss none, and its slopes.
+                // Comparisons would drop NaN: one such score makes the loss and its gradients NaN.
                 for at in 0..stride {
                     *row.add(at) = if at < n_classes { f32::NAN } else { 0.0 };
                 }
@@ -248,7 +248,7 @@ unsafe fn rows_with_own_maximum<S: Simd>(
                 continue;
             }
             let largest = S::horizontal_max(tops);
-            // Of classes with the same score the first is taken.
+            // The first of equal scores wins.
             let mut hit = own == largest;
             if hit {
                 for at in 0..label {
@@ -291,7 +291,7 @@ mod tests {
     #[test]
     fn squared_errors_by_hand() {
         let mut outputs = [[1.0, 3.0, 9.0], [0.5, 0.5, 9.0]];
-        // (0 + 9) / 2 and (1/4 + 1/4) / 2; the first label is beaten, the second only met.
+        // (0 + 9) / 2 and (1/4 + 1/4) / 2; the first label is beaten, the second ties.
         let labels = Targets::Classes(&[0, 0]);
         let outcome = squared(outputs.iter_mut().map(<[f32; 3]>::as_mut_slice), 2, labels);
         assert_eq!(outcome, (4.5 + 0.25, Some(1.0)));
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    /// Softmax in f64: losses, hits and slopes.
+    /// Softmax in f64: losses, hits and gradients.
     fn exact(scores: &[f32], n_classes: usize, stride: usize, labels: &[u32]) -> (f64, f64, Vec<f64>) {
         let (mut loss, mut hits) = (0.0, 0.0);
         let mut gradients = vec![0.0; scores.len()];
@@ -364,7 +364,7 @@ mod tests {
         for (n_classes, n_rows) in [(1_usize, 1), (2, 3), (10, 20), (16, 16), (17, 33), (62, 7), (80, 129)] {
             let stride = n_classes.next_multiple_of(PAD);
             for scale in [0.0, 1.0, 10.0, 100.0] {
-                // Whole numbers, so that many are equal.
+                // The scores are integers, so that many are equal.
                 let mut scores = vec![0.0; n_rows * stride];
                 for row in scores.chunks_mut(stride) {
                     row[..n_classes].fill_with(|| (scale * stream.normal() as f32).round());

@@ -1,12 +1,13 @@
-//! What an LSTM does between its matrix products: gates, cells and outputs of one step in time.
+//! The element-wise part of an LSTM between its matrix products: gates, cells and outputs of one step in
+//! time.
 //!
-//! A row of gates has four blocks of `width` floats, a multiple of 16: input gate, forget gate, candidate, output
-//! gate; rows are `stride` apart.
+//! A row of gates has four blocks of `width` floats, a multiple of 16: input gate, forget gate, candidate,
+//! output gate; rows are `stride` apart.
 
 use super::activations::{logistic_of, tanh_of};
 use super::{KernelPath, PAD, Simd, by_path};
 
-/// From the sums of the gates, in place, to the gates; and from the cells before to cells and outputs.
+/// Turns pre-activations into gates, in place, and computes cells and outputs from the cells before.
 pub(crate) fn forward(
     path: KernelPath,
     width: usize,
@@ -22,8 +23,8 @@ pub(crate) fn forward(
     unsafe { forward_raw(path, width, stride, n_rows, gates.as_mut_ptr(), before.as_ptr(), cells, outputs) }
 }
 
-/// From the slopes of outputs and cells to the slopes of the gates' sums, in place of the gates, and of the
-/// cells before, in place of the cells'.
+/// Backpropagates through gates and cells. The gradients of pre-activations replace the gates, and those of the
+/// cells before replace those of the cells.
 pub(crate) fn backward(
     path: KernelPath,
     width: usize,
@@ -53,7 +54,7 @@ pub(crate) fn backward(
     }
 }
 
-/// How many rows there are, once all buffers are known to hold them.
+/// The number of rows, after checking that all buffers hold them.
 fn check(width: usize, stride: usize, gates: usize, others: &[usize]) -> usize {
     assert!(width > 0 && width.is_multiple_of(PAD) && stride >= 4 * width, "width");
     assert!(gates.is_multiple_of(stride), "gates");
@@ -87,7 +88,7 @@ unsafe fn forward_on<S: Simd>(
 ) {
     for row in 0..n_rows {
         for at in (0..width).step_by(S::LANES) {
-            // SAFETY: the caller promises so many rows, and widths are whole vectors.
+            // SAFETY: the caller promises as many rows, and widths are whole vectors.
             unsafe {
                 let gate = gates.add(row * stride + at);
                 let one = row * width + at;
@@ -120,7 +121,7 @@ unsafe fn backward_on<S: Simd>(
 ) {
     for row in 0..n_rows {
         for at in (0..width).step_by(S::LANES) {
-            // SAFETY: the caller promises so many rows, and widths are whole vectors.
+            // SAFETY: the caller promises as many rows, and widths are whole vectors.
             unsafe {
                 let (one, minus) = (S::splat(1.0), S::splat(-1.0));
                 let gate = gates.add(row * stride + at);
@@ -131,10 +132,10 @@ unsafe fn backward_on<S: Simd>(
                 let output = S::load(gate.add(3 * width));
                 let bent = tanh_of::<S>(S::load(cells.add(place)));
                 let output_grad = S::load(output_grads.add(place));
-                // Through the output: o (1 - tanh^2 c).
+                // Through the output: `o (1 - tanh^2 c)`.
                 let through = S::mul(output, S::mul_add(S::mul(bent, minus), bent, one));
                 let cell = S::mul_add(output_grad, through, S::load(cell_grads.add(place)));
-                // A logistic's slope is s (1 - s) = s - s^2, a tangent's 1 - t^2.
+                // The derivative of the logistic function is `s (1 - s) = s - s^2`, that of tanh `1 - t^2`.
                 let of_input = S::mul_add(S::mul(input, minus), input, input);
                 let of_forget = S::mul_add(S::mul(forget, minus), forget, forget);
                 let of_candidate = S::mul_add(S::mul(candidate, minus), candidate, one);

@@ -1,8 +1,8 @@
 //! The arithmetic of training: kernels written once over a vector unit, compiled for each.
 //!
-//! A kernel is generic over [`Simd`]; [`KernelPath`] says which unit this machine and its user want. The portable
-//! path runs everywhere and is what the others are tested against. All buffers have [`SLACK`] floats after
-//! their end, and channels are padded to [`PAD`], so that whole vectors may be read and written.
+//! A kernel is generic over [`Simd`]; [`KernelPath`] selects the unit. The portable path runs everywhere and
+//! is the reference for the others. All buffers have [`SLACK`] floats after their end, and channels are
+//! padded to [`PAD`], so that whole vectors may be read and written.
 #![allow(unsafe_code, reason = "raw vectors and pointers, behind functions that check their slices")]
 #![allow(clippy::needless_range_loop, reason = "tiles are indexed as the arithmetic is")]
 #![allow(clippy::too_many_arguments, reason = "a kernel takes its buffers and sizes one by one")]
@@ -25,7 +25,7 @@ pub(crate) const PAD: usize = 16;
 /// Floats that every buffer has beyond its end.
 pub(crate) const SLACK: usize = 64;
 
-/// Rounded up to whole vectors.
+/// `count` rounded up to whole vectors.
 pub(crate) fn padded(count: usize) -> usize {
     count.next_multiple_of(PAD)
 }
@@ -35,14 +35,14 @@ pub(crate) fn buffer(len: usize) -> Vec<f32> {
     vec![0.0; len + SLACK]
 }
 
-/// Which vector unit computes.
+/// A vector unit that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelPath {
     /// 16 floats at once.
     Avx512,
     /// 8 floats at once, with fused multiply-add.
     Avx2,
-    /// Whatever the compiler makes of it.
+    /// Plain code, as the compiler vectorises it.
     Portable,
 }
 
@@ -64,7 +64,7 @@ impl KernelPath {
             .collect()
     }
 
-    /// The path to use: the fastest, or the one that `EBBFLOW_KERNELS` names. Asked once.
+    /// The path to use: the fastest, or the one that `EBBFLOW_KERNELS` names. The variable is read once.
     pub fn chosen() -> Result<KernelPath, String> {
         static CHOSEN: OnceLock<Result<KernelPath, String>> = OnceLock::new();
         CHOSEN.get_or_init(|| choose(std::env::var("EBBFLOW_KERNELS").ok().as_deref())).clone()
@@ -98,7 +98,10 @@ fn choose(requested: Option<&str>) -> Result<KernelPath, String> {
     };
     let names: Vec<_> = available.iter().map(|path| path.name()).collect();
     available.iter().copied().find(|path| path.name() == requested).ok_or_else(|| {
-        format!("EBBFLOW_KERNELS={requested}: not to be had here; one of: {}", names.join(", "))
+        format!(
+            "EBBFLOW_KERNELS={requested}: this machine does not have it; give one of: {}",
+            names.join(", ")
+        )
     })
 }
 
@@ -109,11 +112,11 @@ fn choose(requested: Option<&str>) -> Result<KernelPath, String> {
 pub(crate) trait Simd: Copy {
     /// Floats in a vector.
     const LANES: usize;
-    /// Whether there are 32 registers, not 16.
+    /// Whether there are 32 registers instead of 16.
     const HAS_32_REGISTERS: bool;
-    /// A unit of half the lanes that takes half the time, or none better than this one.
+    /// A unit of half the lanes that takes half the time, or this one if there is none.
     type Narrow: Simd;
-    /// Whether there is one.
+    /// Whether there is a narrower one.
     const HAS_NARROW: bool;
     /// A vector.
     type V: Copy;
@@ -125,19 +128,19 @@ pub(crate) trait Simd: Copy {
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
-    /// The larger, and `b` where either is no number.
+    /// The larger, and `b` where either is NaN.
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// Lane by lane, `yes` where `a > b` and `no` elsewhere.
     unsafe fn select_greater(a: Self::V, b: Self::V, yes: Self::V, no: Self::V) -> Self::V;
-    /// One bit a lane, the first lowest: whether `a > b`.
+    /// One bit per lane, the first lowest: whether `a > b`.
     unsafe fn greater_mask(a: Self::V, b: Self::V) -> u32;
     /// The largest lane.
     unsafe fn horizontal_max(vector: Self::V) -> f32;
     /// The sum of all lanes.
     unsafe fn horizontal_sum(vector: Self::V) -> f32;
-    /// `value` times two to the power that stands in the lowest bits of `shifted`.
+    /// `value * 2^n`, with `n` in the lowest bits of `shifted`.
     unsafe fn scale_by_power_of_two(value: Self::V, shifted: Self::V) -> Self::V;
-    /// The sums of `LANES` vectors, one a lane.
+    /// The sums of `LANES` vectors, one per lane.
     unsafe fn horizontal_sums(vectors: &[Self::V]) -> Self::V;
 }
 
@@ -187,10 +190,10 @@ mod tests {
     fn a_path_can_be_forced_and_an_unknown_one_is_refused() {
         assert_eq!(choose(Some("portable")), Ok(KernelPath::Portable));
         assert_eq!(choose(None), Ok(KernelPath::available()[0]));
-        assert!(choose(Some("sse9")).unwrap_err().contains("not to be had here; one of:"));
+        assert!(choose(Some("sse9")).unwrap_err().contains("this machine does not have it; give one of:"));
     }
 
-    /// `cargo xtask valgrind` asks for AVX2, so that it cannot go missing there unseen.
+    /// `cargo xtask valgrind` asks for AVX2, so that a missing path cannot go unnoticed there.
     #[test]
     fn the_requested_path_is_available() {
         assert!(KernelPath::available().contains(&KernelPath::chosen().unwrap()));
