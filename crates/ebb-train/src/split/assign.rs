@@ -1,4 +1,5 @@
-//! What several splits need: samples by class, cuts in proportion, hold-outs, clients topped up.
+//! Helpers of several splits: samples by class, proportional cuts, held-out samples, topping up small
+//! clients.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,8 +23,8 @@ pub(super) fn present_classes(classes: &[Vec<u32>]) -> Vec<usize> {
     (0..classes.len()).filter(|&class| !classes[class].is_empty()).collect()
 }
 
-/// Makes numbers smaller, in proportion, until they fit into what is there; each stays at least 1.
-/// `None` if there is not even 1 for each.
+/// Scales numbers down in proportion until they fit into what is available; each stays at least 1. `None` if
+/// there is not even 1 for each.
 pub(super) fn scale_down(requested: &[usize], n_available: usize) -> Option<Vec<usize>> {
     let sum: usize = requested.iter().sum();
     if sum <= n_available {
@@ -35,16 +36,16 @@ pub(super) fn scale_down(requested: &[usize], n_available: usize) -> Option<Vec<
     Some(requested.iter().map(less).collect())
 }
 
-/// What a class does when its clients ask for more than it has.
+/// What happens when the clients of a class request more samples than it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShortagePolicy {
-    /// It is refused, unless a law drew the numbers.
+    /// The split is refused, unless the numbers were drawn from a distribution.
     Refuse,
-    /// They get less.
+    /// Each client gets fewer.
     Share,
 }
 
-/// Deals to every client from its classes, as much from each, no sample twice; and says where there was less.
+/// Gives every client equal numbers from each of its classes, no sample twice, and reports shortages.
 pub(super) fn from_classes(
     input: &SplitInput<'_>,
     classes_of: &[Vec<usize>],
@@ -106,18 +107,18 @@ pub(super) fn from_classes(
         }
     }
     if lists.iter().any(Vec::is_empty) {
-        let message = "too many for the samples of their classes; give fewer clients";
+        let message = "the classes have too few samples for their clients; give fewer clients";
         return Err(SplitError::Clients(message.to_owned()));
     }
     Ok((lists, remarks))
 }
 
-/// How many of `size` samples a share of them is; at least one is left.
+/// The number of samples in a share of `size`; at least one sample is left.
 pub(crate) fn share_of(share: Share, size: usize) -> usize {
     ((share.get() * size as f64).round() as usize).min(size.saturating_sub(1))
 }
 
-/// Takes a share of every client's samples, at random, as its hold-out: what is left, and what was taken.
+/// Holds out a random share of every client's samples; returns what is left and what was held out.
 pub(super) fn hold_out(
     mut lists: Vec<Vec<u32>>,
     share: Share,
@@ -133,7 +134,8 @@ pub(super) fn hold_out(
     (lists, taken)
 }
 
-/// Cuts a list in proportion to `shares`, one after another. What nobody has a share in goes to nobody.
+/// Cuts a list in proportion to `shares`, one part after another. Where all shares are zero, nobody gets
+/// anything.
 pub(super) fn cut_by_shares(list: &[u32], shares: &[f64], mut give: impl FnMut(usize, &[u32])) {
     let total: f64 = shares.iter().sum();
     if total <= 0.0 {
@@ -148,15 +150,16 @@ pub(super) fn cut_by_shares(list: &[u32], shares: &[f64], mut give: impl FnMut(u
     }
 }
 
-/// How many samples the clients with fewer than `least` lack together.
+/// How many samples the clients with fewer than `least` lack in total.
 pub(super) fn n_lacking(lists: &[Vec<u32>], least: usize) -> usize {
     lists.iter().map(|list| least.saturating_sub(list.len())).sum()
 }
 
-/// Gives clients with fewer than `least` samples some of the largest clients', and says how many of whom.
+/// Moves samples from the largest clients to those with fewer than `least`, and reports how many.
 ///
 /// # Panics
-/// When there are not as many for each.
+///
+/// When there are fewer than `least` for each client.
 pub(super) fn top_up(lists: &mut [Vec<u32>], least: usize, stream: &mut Stream) -> Option<String> {
     let n_lacked = n_lacking(lists, least);
     let small: Vec<_> = (0..lists.len()).filter(|&client| lists[client].len() < least).collect();
@@ -194,7 +197,7 @@ mod tests {
     fn what_does_not_fit_is_cut_in_proportion() {
         assert_eq!(scale_down(&[3, 4], 7), Some(vec![3, 4]));
         assert_eq!(scale_down(&[100, 300], 200), Some(vec![50, 149]));
-        // Nobody goes without.
+        // Every client keeps at least one sample.
         assert_eq!(scale_down(&[1000, 1, 1], 5), Some(vec![3, 1, 1]));
         assert_eq!(scale_down(&[1, 2, 1], 3), Some(vec![1, 1, 1]));
         assert_eq!(scale_down(&[2, 2], 1), None);

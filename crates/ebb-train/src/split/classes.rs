@@ -1,6 +1,7 @@
-//! Every client has a few classes, as much of each; every class is held by as many clients.
+//! Every client has a few classes in equal numbers; every class is held by the same number of clients.
 //!
-//! Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability" (2021): two classes each.
+//! Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability" (2021): two
+//! classes each.
 
 use std::num::NonZeroU32;
 
@@ -13,10 +14,10 @@ use super::clustered::two;
 use super::iid::nothing;
 use super::{Split, SplitError, SplitInput, Splitter};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "classes",
-    about: "a few classes a client, as much of each, every class at as many clients (MIFA)",
+    about: "a few classes a client in equal numbers, every class at the same number of clients (MIFA)",
     example: "per_client = 2
 held_out = 0.0             # of every client's samples, as test data of its own",
     build: |settings| Ok(Box::new(settings.parse::<Classes>()?)),
@@ -42,7 +43,7 @@ impl Splitter for Classes {
         let mut n_users = vec![0; input.n_classes];
         let classes_of: Vec<Vec<usize>> = (0..input.n_clients)
             .map(|_| {
-                // Those that were taken least often; which of them is left to chance.
+                // Classes that were taken least often come first, in random order.
                 stream.shuffle(&mut order);
                 order.sort_by_key(|&class| n_users[class]);
                 order[..per_client].iter().for_each(|&class| n_users[class] += 1);

@@ -1,9 +1,9 @@
-//! Clients of a cluster hold the same few classes, those of another cluster other ones.
+//! Clients of a cluster hold the same few classes, and each cluster has its own.
 //!
-//! Wang and Xu, "Friends to Help: Saving Federated Learning from Client Dropout" (2022): the ten classes fall
-//! into five random pairs; neighbouring clients form a cluster; no sample is held by two clients. Their
+//! Wang and Xu, "Friends to Help: Saving Federated Learning from Client Dropout" (2022): the ten classes form
+//! five random pairs, neighbouring clients form a cluster, and no sample is held by two clients. Their
 //! program lists a client's samples of the first class before those of the second and holds out the end of
-//! that list, so that of 200 samples a client trains on 100 of one class and 60 of the other.
+//! that list. Of 200 samples a client then trains on 100 of one class and 60 of the other.
 
 use std::num::NonZeroU32;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::assign::{ShortagePolicy, by_class, from_classes, present_classes, share_of};
 use super::{Split, SplitError, SplitInput, Splitter};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "clustered",
     about: "clusters of neighbouring clients with a few classes each, and no sample at two clients (FL-FDMS)",
@@ -26,7 +26,7 @@ taken_from = \"all-classes\" # both; or last-class: so that a client trains on f
     build: |settings| {
         let clustered = settings.parse::<Clustered>()?;
         if clustered.held_out.get() + clustered.validation.get() >= 1.0 {
-            let message = "together with held_out it leaves nothing to train on; give less than 1 in all";
+            let message = "validation and held_out leave nothing to train on; give less than 1 in total";
             return Err(settings.error("validation", message));
         }
         Ok(Box::new(clustered))
@@ -50,10 +50,10 @@ struct Clustered {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum HoldOutSource {
-    /// Any, at random.
+    /// Random samples of all classes.
     #[default]
     AllClasses,
-    /// Those of the class that its cluster was dealt last; beyond them those of the one before.
+    /// Samples of the class that its cluster was dealt last; if they are too few, also of the one before.
     LastClass,
 }
 
@@ -98,7 +98,7 @@ impl Splitter for Clustered {
         for (list, classes) in lists.iter_mut().zip(&classes_of) {
             let (n_held_out, n_aside) =
                 (share_of(self.held_out, list.len()), share_of(self.validation, list.len()));
-            // Of two or three samples the shares could leave nothing.
+            // With two or three samples, the shares could leave nothing.
             let n_aside = n_aside.min(list.len() - 1 - n_held_out);
             match self.taken_from {
                 HoldOutSource::AllClasses => stream.shuffle(list),
@@ -128,7 +128,8 @@ mod tests {
 
     #[test]
     fn the_numbers_of_the_papers() {
-        // (samples of the set, samples a client, trained on): CIFAR-10 and MNIST among 20, CIFAR-10 among 40.
+        // (samples in the data set, samples per client, trained on): CIFAR-10 and MNIST with 20 clients,
+        // CIFAR-10 with 40.
         for (n_samples, n_clients, samples, trained) in
             [(50_000, 20, 1000, 800), (60_000, 20, 200, 160), (50_000, 40, 500, 400)]
         {
@@ -158,7 +159,7 @@ mod tests {
         }
     }
 
-    /// As in the authors' program: MNIST and CIFAR-10 among 20.
+    /// As in the authors' program: MNIST and CIFAR-10 with 20 clients.
     #[test]
     fn what_is_taken_from_the_last_class_leaves_less_of_it_in_all_of_a_cluster() {
         for (n_samples, samples, trained, held) in
@@ -179,7 +180,7 @@ mod tests {
                 favoured.push(counts[1].1);
             }
             assert!(favoured.chunks(4).all(|cluster| cluster.iter().all(|class| *class == cluster[0])));
-            // Neither always the lower nor always the higher of the two.
+            // It is neither always the lower nor always the higher of the two classes.
             let lower = (0..20).filter(|&client| {
                 classes_held(&split.train[client], &labels).first() == Some(&favoured[client])
             });

@@ -1,9 +1,9 @@
-//! Every class draws from a Dirichlet law which part of it each client gets.
+//! Every class draws from a Dirichlet distribution which part of it each client gets.
 //!
-//! Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks" (2019), as FedLab has it and FAST
-//! uses it for Fashion-MNIST: clients that have the average size already get no more, and the draw is repeated until
-//! all have a least size. At alpha 0.05 about 8 of 100 clients fall short in every draw, so after some draws the
-//! best is taken and the clients that fall short are topped up.
+//! Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks" (2019), as in FedLab and
+//! as FAST uses it for Fashion-MNIST. Clients that have reached the average size get no more, and the draw is
+//! repeated until all have a minimum size. At alpha 0.05 about 8 of 100 clients fall short in every draw.
+//! After some draws the best one is therefore taken, and the clients that fall short are topped up.
 
 use std::num::NonZeroU32;
 
@@ -17,10 +17,10 @@ use super::dirichlet_per_client::{check_alpha, check_least};
 use super::iid::nothing;
 use super::{Split, SplitError, SplitInput, Splitter};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "dirichlet-per-class",
-    about: "a Dirichlet law of clients for each class, with a least size for all (FAST on Fashion-MNIST)",
+    about: "a Dirichlet distribution of clients for each class, with a minimum size for all (FAST on Fashion-MNIST)",
     example: "alpha = 0.1                # the smaller, the more clients differ
 min_samples = 10                 # samples a client: draws with fewer are repeated
 draws = 10                 # at most; then those with fewer are topped up
@@ -35,7 +35,7 @@ held_out = 0.0             # of every client's samples, as test data of its own"
     },
 };
 
-/// Minutes of drawing, where even that is not enough.
+/// Drawing takes minutes at this bound, even where it does not succeed.
 const MAX_DRAWS: u32 = 10_000;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -87,7 +87,7 @@ impl DirichletPerClass {
         let mut lists = vec![Vec::new(); input.n_clients];
         for deck in decks.iter_mut().filter(|deck| !deck.is_empty()) {
             stream.shuffle(deck);
-            // As long as a class is to be dealt, somebody is below the average.
+            // As long as a class has samples to deal out, some client is below the average.
             let logarithms = lists.iter().map(|list: &Vec<u32>| {
                 let drawn = stream.ln_gamma(self.alpha.get());
                 let below_average = list.len() * input.n_clients < input.labels.len();
@@ -140,7 +140,7 @@ mod tests {
         let is_reported =
             remark.starts_with("after 10 draws, ") && remark.contains(" with fewer than 10 samples got ");
         assert!(is_reported, "{remark}");
-        // Where clients differ less, the first draws do.
+        // With less heterogeneity, the first draw succeeds.
         let split = split_of(&kind(1.0, ""), &labels, 10, 100, 1);
         assert!(split.remarks.is_empty() && split.train.iter().all(|list| list.len() >= 10));
     }
@@ -150,7 +150,7 @@ mod tests {
         let labels = labels(10, 6000);
         for seed in 1..6 {
             let split = split_of(&kind(0.1, ""), &labels, 10, 20, seed);
-            // The last class that a client gets may lead it beyond the average of 300 by 600 at most.
+            // The last class that a client gets may exceed the average of 300 by 600 at most.
             assert!(split.train.iter().all(|list| list.len() < 300 + 600));
         }
     }

@@ -1,7 +1,8 @@
-//! Every client draws a law of labels; each class is cut in proportion to what the clients' laws have of it.
+//! Every client draws a label distribution; each class is cut in proportion to its probability at the
+//! clients.
 //!
 //! Hsu et al., "Measuring the Effects of Non-Identical Data Distribution" (2019), cut as in the code of FedAU
-//! (Wang and Ji, 2024) and of FAST for CIFAR-10. Sizes come out as they may; small clients are topped up.
+//! (Wang and Ji, 2024) and of FAST for CIFAR-10. Sizes are whatever results; small clients are topped up.
 
 use std::num::NonZeroU32;
 
@@ -13,10 +14,10 @@ use super::assign::{by_class, cut_by_shares, hold_out, top_up};
 use super::iid::nothing;
 use super::{Split, SplitError, SplitInput, Splitter};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "dirichlet-per-client",
-    about: "a Dirichlet law of labels for each client, classes cut in proportion (FedAU, FAST on CIFAR-10)",
+    about: "a Dirichlet distribution of labels for each client, classes cut in proportion (FedAU, FAST on CIFAR-10)",
     example: "alpha = 0.1                # the smaller, the more clients differ
 min_samples = 1                  # samples a client: those with fewer are topped up
 held_out = 0.0             # of every client's samples, as test data of its own",
@@ -41,7 +42,7 @@ fn one() -> NonZeroU32 {
     NonZeroU32::MIN
 }
 
-/// Outside of these bounds logarithms of gamma variates overflow, or all shares are equal.
+/// Outside of these bounds, logarithms of gamma variates overflow, or all shares are equal.
 pub(super) fn check_alpha(settings: &Settings<'_>, alpha: Positive) -> Result<(), SettingsError> {
     if (1e-6..=1e6).contains(&alpha.get()) {
         return Ok(());
@@ -49,7 +50,7 @@ pub(super) fn check_alpha(settings: &Settings<'_>, alpha: Positive) -> Result<()
     Err(settings.error("alpha", "give a number from 0.000001 to 1000000"))
 }
 
-/// Refuses more than there is for each client.
+/// Rejects a minimum size for which there are too few samples.
 pub(super) fn check_least(input: &SplitInput<'_>, least: usize) -> Result<(), SplitError> {
     let (n_samples, n_clients) = (input.labels.len(), input.n_clients);
     if least * n_clients <= n_samples {
@@ -73,16 +74,16 @@ impl Splitter for DirichletPerClient {
             stream.shuffle(deck);
             let shares: Vec<_> = distributions.iter().map(|distribution| distribution[class]).collect();
             cut_by_shares(deck, &shares, |client, part| lists[client].extend_from_slice(part));
-            // Numbers smaller than the smallest there is: only where alpha is tiny and clients are few.
+            // All shares underflow only where alpha is tiny and clients are few.
             if !deck.is_empty() && shares.iter().all(|&share| share == 0.0) {
                 without.push(class);
             }
         }
-        // Nobody's classes go to nobody, so there may be too little for all.
+        // Classes without a client are dealt to nobody, so the samples may be too few for all.
         let n_assigned: usize = lists.iter().map(Vec::len).sum();
         if n_assigned < least * input.n_clients {
             let message =
-                format!("nobody's law has class {without:?}, and the others are too few; raise alpha");
+                format!("no client has class {without:?}, and the other classes are too few; raise alpha");
             return Err(SplitError::Setting("alpha", message));
         }
         let remark = top_up(&mut lists, least, stream);

@@ -1,4 +1,4 @@
-//! Everybody gets samples at random.
+//! Every client gets samples at random.
 
 use ebb_round::Stream;
 use ebb_settings::{Entry, Share};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::assign::{hold_out, scale_down};
 use super::{Sizes, Split, SplitError, SplitInput, Splitter};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "iid",
     about: "samples at random, whatever their class",

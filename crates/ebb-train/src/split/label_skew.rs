@@ -1,19 +1,19 @@
-//! How far clients' labels are from everybody's.
+//! How far the clients' label distributions are from the pooled one.
 
-/// How unlike the clients are in the labels they hold.
+/// Label skew of the clients: a measure of heterogeneity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LabelSkew {
-    /// What share of its samples a client would have to exchange to hold the classes in everybody's shares, mean
-    /// over samples: 0 where all clients are alike.
+    /// Mean total variation between a client's label distribution and the pooled one, weighted by samples. It
+    /// is the share of its samples that a client would have to exchange; 0 where all distributions are equal.
     pub mean_distance: f64,
-    /// What dealing the same sizes at random would give.
+    /// The value that is expected if the same sizes are dealt at random.
     pub expected_iid: f64,
-    /// What it is when every client has one class of its own.
+    /// The value if every client held a single class of its own.
     pub maximum: f64,
 }
 
 impl LabelSkew {
-    /// Of clients that hold so many samples of each class; `None` where nobody holds any.
+    /// The skew of clients with these numbers of samples of each class; `None` without any samples.
     pub fn of(counts: &[Vec<u32>]) -> Option<LabelSkew> {
         let total = counts.iter().flatten().map(|&count| f64::from(count)).sum::<f64>();
         if total == 0.0 {
@@ -31,7 +31,7 @@ impl LabelSkew {
     }
 }
 
-/// The share that each class has in all that is held.
+/// The share of each class in all samples.
 pub fn class_distribution(counts: &[Vec<u32>]) -> Vec<f64> {
     let n_classes = counts.iter().map(Vec::len).max().unwrap_or(0);
     let of =
@@ -41,7 +41,7 @@ pub fn class_distribution(counts: &[Vec<u32>]) -> Vec<f64> {
     sums.into_iter().map(|sum| sum / total.max(1.0)).collect()
 }
 
-/// Total variation between what a client holds and a law over classes.
+/// Total variation between a client's labels and a distribution over classes.
 pub fn total_variation(own: &[u32], distribution: &[f64]) -> f64 {
     let size = f64::from(own.iter().sum::<u32>());
     if size == 0.0 {
@@ -52,9 +52,9 @@ pub fn total_variation(own: &[u32], distribution: &[f64]) -> f64 {
         / 2.0
 }
 
-/// The mean of [`distance`] over samples of this size drawn from the law.
+/// The mean of [`total_variation`] over samples of this size, drawn from the distribution.
 ///
-/// The mean deviation of a binomial variable from its mean has a closed form, due to De Moivre.
+/// The mean absolute deviation of a binomial variable from its mean has a closed form, due to De Moivre.
 fn expected_distance(size: u32, distribution: &[f64]) -> f64 {
     let n = f64::from(size);
     let mean_deviation = |share: f64| {
@@ -84,11 +84,11 @@ mod tests {
                 "{found:?}"
             );
         };
-        // Everybody like all; everybody with a class of its own; halves, by hand: |3/4 - 1/2| on both classes.
+        // All like the pool; each with its own class; halves, by hand: |3/4 - 1/2| on both classes.
         check(&[vec![2, 4], vec![5, 10]], 0.0, 4.0 / 9.0);
         check(&[vec![5, 0], vec![0, 5]], 0.5, 0.5);
         check(&[vec![3, 1], vec![1, 3]], 0.25, 0.5);
-        // The large client is nearer to everybody than the small one: 3/4 of 1/8, and 1/4 of 3/8.
+        // The large client is nearer to the pool than the small one: 3/4 of 1/8, and 1/4 of 3/8.
         check(&[vec![6, 6], vec![4, 0]], 0.75 * 0.125 + 0.25 * 0.375, 1.0 - (100.0 + 36.0) / 256.0);
         assert_eq!(LabelSkew::of(&[]), None);
         assert_eq!(LabelSkew::of(&[vec![0, 0]]), None);
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_expected_distance_is_what_drawing_gives() {
-        // One sample of two classes alike is half a sample off, two are a quarter on average.
+        // With two equally likely classes, one sample is off by half a sample, two by a quarter on average.
         assert!((expected_distance(1, &[0.5, 0.5]) - 0.5).abs() < 1e-12);
         assert!((expected_distance(2, &[0.5, 0.5]) - 0.25).abs() < 1e-12);
         let (distribution, size) = ([0.5, 0.3, 0.15, 0.05], 40);

@@ -1,4 +1,4 @@
-//! How samples are split among clients: one file each.
+//! How samples are split among clients: one file for each kind.
 
 mod assign;
 pub mod classes;
@@ -25,10 +25,10 @@ pub use sizes::Sizes;
 
 /// A way to split samples among clients.
 pub trait Splitter {
-    /// Deals the samples out; what comes of it depends on the arguments alone.
+    /// Deals the samples out; the result depends on the arguments alone.
     fn split(&self, input: &SplitInput<'_>, stream: &mut Stream) -> Result<Split, SplitError>;
 
-    /// Whether it decides itself how many samples a client gets.
+    /// Whether the split itself sets the number of samples of each client.
     fn sets_sizes(&self) -> bool {
         false
     }
@@ -46,36 +46,36 @@ pub const ALL: &[Entry<dyn Splitter>] = &[
     classes::ENTRY,
 ];
 
-/// What there is to deal out, and to how many.
+/// What a splitter needs: the labels, and how many samples to give to how many clients.
 #[derive(Clone, Debug)]
 pub struct SplitInput<'d> {
     /// The class of every sample, below `n_classes`.
     pub labels: &'d [u32],
-    /// How many classes there are, whether or not each of them occurs.
+    /// The number of classes, whether or not each of them occurs.
     pub n_classes: usize,
-    /// How many clients get something.
+    /// The number of clients that get samples.
     pub n_clients: usize,
-    /// How many samples each of them gets, hold-outs included.
+    /// The number of samples of each client, held-out ones included.
     pub sizes: Sizes,
 }
 
-/// Who holds which samples, by their index.
+/// The result of a split: the indices of each client's samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// What each client trains on: at least one sample.
+    /// The samples that each client trains on: at least one.
     pub train: Vec<Vec<u32>>,
-    /// What each client keeps as test data of its own; nobody trains on it.
+    /// The samples that each client keeps as test data of its own; nobody trains on them.
     pub held_out: Vec<Vec<u32>>,
-    /// The group of alike clients that each belongs to, where the split makes such groups.
+    /// The group of similar clients that each belongs to, where the split makes such groups.
     pub clusters: Option<Vec<u32>>,
     /// How many samples nobody holds.
     pub left_over: usize,
-    /// What the user should know: left over, topped up, held twice.
+    /// Remarks for the user: samples left over, clients topped up, samples held twice.
     pub remarks: Vec<String>,
 }
 
 impl Split {
-    /// Counts what is left over of `n_samples`, and says so.
+    /// Counts the samples of `n_samples` that nobody holds, and adds a remark on them.
     fn new(
         n_samples: usize,
         train: Vec<Vec<u32>>,
@@ -93,18 +93,19 @@ impl Split {
     }
 }
 
-/// Why there is no such split, and whose setting would have to change.
+/// Why a split is impossible, and the setting that would have to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SplitError {
     /// The number of clients.
     Clients(String),
-    /// How many samples they get.
+    /// The number of samples per client.
     Sizes(String),
     /// This key of the split.
     Setting(&'static str, String),
 }
 
-/// Deals samples out as the `split` and `sizes` tables within `data` say; `samples` is what it says of sizes itself.
+/// Deals samples out as the `split` and `sizes` tables within `data` say; `samples` is the key of that name
+/// in `data`.
 pub fn split_samples(
     data: &Settings<'_>,
     samples: Option<NonZeroU32>,

@@ -10,10 +10,10 @@ use super::assign::{ShortagePolicy, by_class, from_classes, hold_out, present_cl
 use super::iid::nothing;
 use super::{Split, SplitError, SplitInput, Splitter};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "one-label",
-    about: "samples of one label a client, drawn at random; less for each where a label has too few (FLEX)",
+    about: "samples of one label a client, drawn at random; fewer for each where a label has too few (FLEX)",
     example: "held_out = 0.0             # of every client's samples, as test data of its own",
     build: |settings| Ok(Box::new(settings.parse::<OneLabel>()?)),
 };
@@ -70,7 +70,7 @@ mod tests {
             });
         }
         assert!(split.remarks[0].contains(" has 50 of the "), "{:?}", split.remarks);
-        // Without a size, an eighth each; only where more than four share a label they get less.
+        // Without a size, each gets an eighth; clients get less only where more than four share a label.
         let equal = split_of(KIND, &labels, 2, 8, 1);
         for (client, list) in equal.train.iter().enumerate() {
             let n_with_label = clusters.iter().filter(|&&label| label == clusters[client]).count();

@@ -1,8 +1,9 @@
 //! Most samples of a client have one label, the rest is spread over the others.
 //!
-//! Huang et al., "Stochastic Client Selection for Federated Learning with Volatile Clients" (2022), on the loader of
-//! flsim: a class that has run out is dealt again, so clients may share samples. There a sample held out at one
-//! client may be trained on by another; here hold-outs come from a part of each class that nobody trains on.
+//! Huang et al., "Stochastic Client Selection for Federated Learning with Volatile Clients" (2022), based on
+//! the loader of flsim. A class that has run out is dealt again, so clients may share samples. There, a
+//! sample held out at one client may be trained on by another. Here, held-out samples come from a part of
+//! each class that nobody trains on.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +15,7 @@ use super::assign::{by_class, present_classes, share_of};
 use super::clustered::tenth;
 use super::{Sizes, Split, SplitError, SplitInput, Splitter};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "primary-label",
     about: "most samples of a client have one label, the rest is spread; classes that run out are dealt again (E3CS)",
@@ -83,7 +84,7 @@ impl Splitter for PrimaryLabel {
 }
 
 impl PrimaryLabel {
-    /// The samples of a class for training, and those for hold-outs.
+    /// The samples of a class for training, and those to hold out.
     fn decks(&self, all: &mut Vec<u32>, stream: &mut Stream) -> [ShuffledPool; 2] {
         stream.shuffle(all);
         let held = all.split_off(all.len() - share_of(self.held_out, all.len()));
@@ -95,8 +96,8 @@ impl PrimaryLabel {
         })
     }
 
-    /// How many samples of each class a client trains on and holds out, and how many that are in all. A size that was
-    /// drawn and is too large for a class becomes smaller; another is refused.
+    /// The numbers of samples per class that a client trains on and holds out, and their total. A size that
+    /// was drawn and is too large for a class is reduced; a given one is refused.
     fn largest_fitting(
         &self,
         input: &SplitInput<'_>,
@@ -153,7 +154,7 @@ impl PrimaryLabel {
         }
     }
 
-    /// The labels of a client's samples: most of them `primary`, of the others as many each.
+    /// The labels of a client's samples: most are `primary`, the others in equal numbers.
     fn labels(&self, size: usize, primary: usize, n_labels: usize, stream: &mut Stream) -> Vec<usize> {
         if n_labels == 1 {
             return vec![0; size];
@@ -179,7 +180,7 @@ struct ShuffledPool {
 }
 
 impl ShuffledPool {
-    /// Adds the next `count` samples to a client's list, which gets none of them twice.
+    /// Adds the next `count` samples to a client's list, none of them twice.
     fn draw(&mut self, count: usize, stream: &mut Stream, list: &mut Vec<u32>) {
         let end = (self.next + count).min(self.order.len());
         let first = self.order[self.next..end].to_vec();
@@ -189,7 +190,7 @@ impl ShuffledPool {
         if missing == 0 {
             return;
         }
-        // What the client just got comes last this time.
+        // The client's latest samples come last this time.
         let mut again = self.all.clone();
         stream.shuffle(&mut again);
         let own: BTreeSet<_> = first.into_iter().collect();
@@ -236,7 +237,7 @@ mod tests {
         assert!(split.held_out.iter().flatten().all(|sample| !trained.contains(sample)));
         let remark = &split.remarks[0];
         assert!(remark.starts_with("ran out and was dealt again: class "), "{remark}");
-        // As many are dealt as there are, so there are as many copies as left-overs.
+        // As many samples are dealt as there are, so there are as many copies as left-overs.
         assert!(remark.contains(&format!("; {} of the 50000 ", split.left_over)), "{remark}");
         for list in &split.train {
             let mut once = list.clone();
@@ -286,7 +287,7 @@ mod tests {
         let labels = labels(10, 6000);
         let split = split_of(&text, &labels, 10, 20, 1);
         let size = |client: usize| split.train[client].len() + split.held_out[client].len();
-        // A class has 540 samples to train on, of which most are for clients of up to 675 or so.
+        // A class has 540 samples to train on, most of them for clients of up to about 675.
         assert!((0..20).all(|client| (50..=750).contains(&size(client))), "{:?}", split.train.len());
         assert!((0..20).any(|client| size(client) > 400));
         assert!(

@@ -1,4 +1,4 @@
-//! What every split keeps, over many data sets drawn at random; and helpers for the tests of single splits.
+//! Properties of every split, over many random data sets; and helpers for the tests of single splits.
 
 use std::num::NonZeroU32;
 
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use super::{ALL, Split, sizes, split_samples};
 
-/// As many samples of every class.
+/// Labels with equal numbers of every class.
 pub(super) fn labels(n_classes: usize, n_samples: usize) -> Vec<u32> {
     (0..n_samples).map(|sample| (sample % n_classes) as u32).collect()
 }
 
-/// How many samples of every class stand in a list.
+/// The number of samples of every class in a list.
 pub(super) fn counts(list: &[u32], labels: &[u32], n_classes: usize) -> Vec<usize> {
     let mut counts = vec![0; n_classes];
     list.iter().for_each(|&sample| counts[labels[sample as usize] as usize] += 1);
     counts
 }
 
-/// The classes of which samples stand in a list.
+/// The classes of the samples in a list.
 pub(super) fn classes_held(list: &[u32], labels: &[u32]) -> Vec<u32> {
     let mut classes: Vec<_> = list.iter().map(|&sample| labels[sample as usize]).collect();
     classes.sort_unstable();
@@ -28,12 +28,12 @@ pub(super) fn classes_held(list: &[u32], labels: &[u32]) -> Vec<u32> {
     classes
 }
 
-/// The split that a configuration's `[data]` tables stand for.
+/// The split that a configuration's `[data]` tables describe.
 pub(super) fn split_of(text: &str, labels: &[u32], n_classes: usize, n_clients: usize, seed: u64) -> Split {
     try_split(text, labels, n_classes, n_clients, seed).unwrap()
 }
 
-/// Fails unless the split is refused with these words.
+/// Fails unless the split is refused with this message.
 #[track_caller]
 pub(super) fn refused(text: &str, labels: &[u32], n_classes: usize, n_clients: usize, expected: &str) {
     let error = try_split(text, labels, n_classes, n_clients, 1).unwrap_err();
@@ -79,7 +79,7 @@ const KINDS: &[(&str, &[&str])] = &[
     ("classes", &["", "per_client = 1", "per_client = 3\nheld_out = 0.1"]),
 ];
 
-/// What the split leaves to the user.
+/// The sizes that a user may give with the split.
 const SIZES: &[&str] = &[
     "",
     "[data]\nsamples = 4",
@@ -103,7 +103,7 @@ fn case(stream: &mut Stream) -> (Vec<u32>, usize, usize) {
     (labels, n_classes, 1 + stream.below(40))
 }
 
-/// Fails, naming what is wrong, unless a split keeps what every split must.
+/// Checks the properties that every split has; an error names the violated one.
 fn check(split: &Split, n_samples: usize, n_clients: usize, shares: bool) -> Result<(), String> {
     let ensure = |holds: bool, claim: &str| if holds { Ok(()) } else { Err(claim.to_owned()) };
     ensure(split.train.len() == n_clients && split.held_out.len() == n_clients, "a list for every client")?;

@@ -1,8 +1,8 @@
-//! Samples sorted by class and cut into shards, of which every client gets a few.
+//! Samples are sorted by class and cut into shards, of which every client gets a few.
 //!
-//! McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017), and the three
-//! levels of Wang and Xu, "Friends to Help" (2022). Which samples go without a shard is drawn before they are
-//! sorted: cut off at the end of the sorted list, they would be the last classes.
+//! McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data" (2017), and
+//! the three levels of Wang and Xu, "Friends to Help" (2022). Samples that belong to no shard are drawn
+//! before sorting: cut off at the end of the sorted list, they would be the last classes.
 
 use std::num::NonZeroU32;
 
@@ -14,7 +14,7 @@ use super::assign::hold_out;
 use super::iid::nothing;
 use super::{Split, SplitError, SplitInput, Splitter};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "shards",
     about: "samples sorted by class and cut into shards, a few for each client",
@@ -26,7 +26,7 @@ held_out = 0.0             # of every client's samples, as test data of its own"
     build: |settings| {
         let shards = settings.parse::<Shards>()?;
         if shards.level.is_some() && (shards.shards.is_some() || shards.per_client.is_some()) {
-            return Err(settings.error("level", "it stands for shards and per_client; leave it or them out"));
+            return Err(settings.error("level", "it sets shards and per_client; leave it or them out"));
         }
         Ok(Box::new(shards))
     },
@@ -35,9 +35,9 @@ held_out = 0.0             # of every client's samples, as test data of its own"
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Shards {
-    /// How many, 200 if nobody says.
+    /// Number of shards, 200 by default.
     shards: Option<NonZeroU32>,
-    /// How many a client gets, 2 if nobody says.
+    /// Shards per client, 2 by default.
     per_client: Option<NonZeroU32>,
     shard_size: Option<NonZeroU32>,
     level: Option<Level>,
@@ -45,7 +45,7 @@ struct Shards {
     held_out: Share,
 }
 
-/// How much clients differ.
+/// How heterogeneous the clients are.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Level {
@@ -55,7 +55,7 @@ enum Level {
 }
 
 impl Shards {
-    /// How many shards there are, and how many a client gets.
+    /// The number of shards, and the number per client.
     fn counts(&self) -> (usize, usize) {
         let or = |count: Option<NonZeroU32>, default| count.map_or(default, |count| count.get() as usize);
         match self.level {
@@ -120,7 +120,8 @@ mod tests {
     #[test]
     fn the_numbers_of_the_papers() {
         let labels = labels(10, 50_000);
-        // Whatever the level, a client holds 500 samples; a shard has one class, as 5000 is a multiple of all sizes.
+        // At every level, a client holds 500 samples. A shard has one class, as 5000 is a multiple of all
+        // sizes.
         for (settings, per_client, left) in [
             ("shards = 200\nshard_size = 250\nper_client = 2", 2, 160),
             ("level = \"low\"", 5, 400),
@@ -135,7 +136,7 @@ mod tests {
             assert_eq!(split.left_over, 50_000 - 20 * 500);
             assert!(split.remarks[0].starts_with(&format!("{left} of ")), "{:?}", split.remarks);
         }
-        // All shards dealt: nothing is left.
+        // All shards are dealt and no sample is left.
         let split = split_of(KIND, &labels, 10, 100, 1);
         assert_eq!((split.left_over, split.remarks.len()), (0, 0));
     }
@@ -162,7 +163,7 @@ mod tests {
         );
         check(
             &format!("{one}level = \"low\""),
-            "level = \"low\": it stands for shards and per_client; leave it or them out",
+            "level = \"low\": it sets shards and per_client; leave it or them out",
         );
         check(
             &format!("{KIND}\nlevel = \"lo\""),

@@ -1,4 +1,4 @@
-//! How many samples each client gets: the same, by a law, or as given.
+//! How many samples each client gets: equal, drawn from a distribution, or given.
 
 use std::num::NonZeroU32;
 
@@ -6,21 +6,21 @@ use ebb_round::Stream;
 use ebb_settings::{Entry, NonNegative, Positive, Settings, SettingsError, find};
 use serde::{Deserialize, Serialize};
 
-/// How many samples each client gets, hold-outs included.
+/// The number of samples of each client, held-out ones included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// The same for all, as many as can be had.
+    /// The same for all, as many as there are.
     Maximal,
-    /// So many for each.
+    /// This many for each client.
     Same(usize),
-    /// What the user wrote, client by client.
+    /// The user's numbers, client by client.
     Given(Vec<usize>),
-    /// What a law drew, client by client; less where there is not enough.
+    /// Numbers drawn from a distribution, client by client; reduced where there are too few samples.
     Drawn(Vec<usize>),
 }
 
 impl Sizes {
-    /// Client by client, where the numbers do not depend on the data.
+    /// The sizes client by client, where they do not depend on the data.
     pub(crate) fn list(&self, n_clients: usize) -> Option<Vec<usize>> {
         match self {
             Sizes::Maximal => None,
@@ -30,9 +30,9 @@ impl Sizes {
     }
 }
 
-/// A law of sizes.
+/// A distribution of sizes.
 pub trait SizeDistribution {
-    /// The sizes of so many clients.
+    /// The sizes of `n_clients` clients.
     fn sizes(&self, n_clients: usize, stream: &mut Stream) -> Sizes;
 }
 
@@ -41,14 +41,14 @@ pub const ALL: &[Entry<dyn SizeDistribution>] = &[EQUAL, PARETO, LOG_NORMAL, GIV
 
 const EQUAL: Entry<dyn SizeDistribution> = Entry {
     name: "equal",
-    about: "the same for all: data.samples, or as many as can be had",
+    about: "the same for all: data.samples, or as many as there are",
     example: "",
     build: |settings| Ok(Box::new(settings.parse::<Equal>()?)),
 };
 
 const PARETO: Entry<dyn SizeDistribution> = Entry {
     name: "pareto",
-    about: "a Pareto law between two bounds: many small clients and a few large ones",
+    about: "a Pareto distribution between two bounds: many small clients and a few large ones",
     example: "index = 0.5                # of the tail: the smaller, the heavier
 min_samples = 50
 max_samples = 2000",
@@ -70,7 +70,7 @@ max_samples = 2000",
 
 const LOG_NORMAL: Entry<dyn SizeDistribution> = Entry {
     name: "log-normal",
-    about: "so many samples and a log-normal number beside them",
+    about: "a minimum number of samples plus a log-normal number",
     example: "log_mean = 4.0             # of the logarithm
 log_std = 2.0        # of the logarithm
 min_samples = 50
@@ -94,10 +94,10 @@ const GIVEN: Entry<dyn SizeDistribution> = Entry {
     build: |settings| Ok(Box::new(settings.parse::<Given>()?)),
 };
 
-/// Below it the arithmetic is not exact enough.
+/// Below it, floating-point arithmetic is not exact enough.
 const MIN_INDEX: f64 = 1e-6;
 
-/// Beyond it all clients have the least size.
+/// Beyond it, all clients have the minimum size.
 const MAX_INDEX: f64 = 100.0;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -157,14 +157,14 @@ impl SizeDistribution for Equal {
 }
 
 impl SizeDistribution for Pareto {
-    /// By inversion: 1 - F(x) = ((least / x)^index - r) / (1 - r) with r = (least / most)^index.
+    /// By inversion: `1 - F(x) = ((min / x)^index - r) / (1 - r)` with `r = (min / max)^index`.
     fn sizes(&self, n_clients: usize, stream: &mut Stream) -> Sizes {
         let (least, most) = (f64::from(self.min_samples.get()), f64::from(self.max_samples.get()));
         let index = self.index.get();
         let beyond = libm::pow(least / most, index);
         let draw = |_| {
             let size = least * libm::pow(1.0 - stream.uniform() * (1.0 - beyond), -1.0 / index);
-            // Rounding may lead past the bounds.
+            // Rounding may exceed the bounds.
             size.floor().clamp(least, most) as usize
         };
         Sizes::Drawn((0..n_clients).map(draw).collect())
@@ -188,7 +188,7 @@ impl SizeDistribution for Given {
     }
 }
 
-/// The sizes that `sizes` within `data` stands for, or `samples`, which is what `data` says of them itself.
+/// The sizes that `data.sizes` describes, or those of `data.samples`.
 pub(crate) fn build(
     data: &Settings<'_>,
     samples: Option<NonZeroU32>,
@@ -202,7 +202,7 @@ pub(crate) fn build(
     match (sizes, samples) {
         (Sizes::Maximal, Some(samples)) => Ok(Sizes::Same(samples.get() as usize)),
         (_, Some(_)) => {
-            let message = format!("data.sizes says \"{}\"; leave out one of them", entry.name);
+            let message = format!("data.sizes is \"{}\"; leave out one of them", entry.name);
             Err(data.error("samples", message))
         }
         (Sizes::Given(list), None) if list.len() != n_clients => {
@@ -236,12 +236,12 @@ mod tests {
     fn pareto_sizes_stay_within_bounds_and_have_the_right_quantiles() {
         let sizes = drawn("kind = \"pareto\"");
         assert!(sizes[0] == 50 && sizes[19_999] <= 2000 && sizes[19_999] > 1900);
-        // (50 / x)^0.5 = 1 - q (1 - 40^-0.5); five standard errors of a quantile, roughly.
+        // `(50 / x)^0.5 = 1 - q (1 - 40^-0.5)`; the tolerance is roughly five standard errors of a quantile.
         for (q, x) in [(0.25, 80.2), (0.5, 149.1), (0.75, 368.0)] {
             let found = sizes[(q * 20_000.0) as usize] as f64;
             assert!((found / x - 1.0).abs() < 0.06, "{q}: {found} for {x}");
         }
-        // The mean is 7.0711 / 0.8419 * (44.721 - 7.0711) = 316.2, half a sample less for rounding down.
+        // The mean is 7.0711 / 0.8419 * (44.721 - 7.0711) = 316.2, minus half a sample for rounding down.
         let mean = sizes.iter().sum::<usize>() as f64 / 20_000.0;
         assert!((mean - 315.7).abs() < 5.0 * 420.0 / 20_000_f64.sqrt(), "{mean}");
         let tail = drawn("kind = \"pareto\"\nindex = 100.0");
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn log_normal_sizes_have_the_papers_median() {
         let sizes = drawn("kind = \"log-normal\"");
-        // 50 + e^4, as for SYNTHETIC; standard error 0.97.
+        // `50 + e^4`, as for SYNTHETIC; standard error 0.97.
         assert!((sizes[10_000] as f64 - 104.1).abs() < 5.0 * 0.97, "{}", sizes[10_000]);
         assert!(sizes[0] >= 50 && sizes[19_999] == 2000);
     }
@@ -292,7 +292,7 @@ mod tests {
                 None,
                 "data.sizes.index = 0: 0 is out of range; give a number above 0",
             ),
-            ("kind = \"pareto\"", Some(5), "data.samples: data.sizes says \"pareto\"; leave out one of them"),
+            ("kind = \"pareto\"", Some(5), "data.samples: data.sizes is \"pareto\"; leave out one of them"),
             ("kind = \"paretto\"", None, "there is no such kind; did you mean \"pareto\"?"),
         ] {
             let error = read(text, samples, 3).unwrap_err();
