@@ -1,10 +1,10 @@
-//! How rows of a table become numbers.
+//! How rows of a table become features.
 //!
-//! Numbers are brought to mean 0 and deviation 1 over all rows but those of the test: also over those that clients
-//! hold out, for who holds what is drawn later. A categorical column becomes as many numbers as it has names there,
-//! 1 for the row's own and 0 for the others; a name that only occurs in the test is 0 throughout.
+//! Numbers are scaled to mean 0 and standard deviation 1 over all rows but those of the test data. Rows that
+//! clients hold out count too, for they are drawn later. A categorical column is one-hot encoded; a category
+//! that only occurs in the test data is 0 throughout.
 //!
-//! Or all of that is said, as where several have files of their own, so that the same row is the same numbers everywhere.
+//! The encoding can also be given. Parties with files of their own then encode the same row in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::read::{Column, RowLocation, Table, TableForm};
 
-/// `[data.encoding]`: how rows become numbers.
+/// `[data.encoding]`: how rows become features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct EncodingTable {
-    /// The classes, by their numbers.
+    /// The classes, in the order of their numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) classes: Vec<String>,
-    /// The columns that go in, in the order in which they do.
+    /// The columns of the features, in order.
     pub(super) columns: Vec<ColumnEncoding>,
 }
 
-/// A column of numbers has a mean and a deviation, one of names has categories.
+/// A column of numbers has a mean and a standard deviation, a categorical one has categories.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ColumnEncoding {
@@ -35,16 +35,17 @@ pub(super) struct ColumnEncoding {
 }
 
 impl EncodingTable {
-    /// What is wrong with it, and the key below `columns` at which; `is_categorical` says which columns have names.
+    /// Checks the table; an error names the column by its index in `columns`. `is_categorical` says which
+    /// columns are categorical.
     pub(super) fn check(&self, is_categorical: impl Fn(&str) -> bool) -> Result<(), (usize, String)> {
         let mut seen = BTreeSet::new();
         for (at, ColumnEncoding { name, mean, std, categories }) in self.columns.iter().enumerate() {
             let duplicate = categories.as_deref().and_then(first_duplicate);
             let message = match (mean, std, categories) {
-                _ if !seen.insert(name) => format!("column \"{name}\" is there twice; leave out one of them"),
+                _ if !seen.insert(name) => format!("column \"{name}\" is listed twice; remove one of them"),
                 (None, None, Some(_)) if is_categorical(name) => match duplicate {
                     Some(duplicate) => {
-                        format!("category \"{duplicate}\" is there twice; leave out one of them")
+                        format!("category \"{duplicate}\" is listed twice; remove one of them")
                     }
                     None => continue,
                 },
@@ -53,16 +54,14 @@ impl EncodingTable {
                         continue;
                     }
                     format!(
-                        "column \"{name}\" cannot be scaled by these; give a finite mean, and a deviation above 0"
+                        "column \"{name}\" cannot be scaled with these; give a finite mean, and a std above 0"
                     )
                 }
                 _ if is_categorical(name) => {
-                    format!(
-                        "column \"{name}\" is listed as categorical; give its categories, and nothing else"
-                    )
+                    format!("column \"{name}\" is listed as categorical; give its categories only")
                 }
                 _ => format!(
-                    "column \"{name}\" holds numbers; give its mean and its deviation, or list it as categorical"
+                    "column \"{name}\" holds numbers; give its mean and std, or list it as categorical"
                 ),
             };
             return Err((at, message));
@@ -71,39 +70,39 @@ impl EncodingTable {
     }
 }
 
-/// The first that is there for the second time.
+/// The first name that occurs for the second time.
 pub(super) fn first_duplicate(names: &[String]) -> Option<&String> {
     let mut seen = BTreeSet::new();
     names.iter().find(|name| !seen.insert(name.as_str()))
 }
 
-/// Rows that are trained on or judged on.
+/// Rows for training or for evaluation.
 pub(super) struct TablePart<'t> {
     pub(super) table: &'t Table,
-    /// The file it was read from, and how.
+    /// The file it was read from, and its form.
     pub(super) file: (&'t Path, TableForm<'t>),
     pub(super) rows: Vec<u32>,
-    /// The setting to name when something is wrong with it.
+    /// The setting that errors name.
     pub(super) key: &'static str,
 }
 
 impl TablePart<'_> {
-    /// Where a row of the table stands.
+    /// The location of a row in its file.
     pub(super) fn location(&self, row: u32) -> RowLocation {
         RowLocation::of(self.file.0, self.file.1, row as usize)
     }
 }
 
-/// How columns become numbers.
+/// How columns become features.
 pub(super) struct Encoding {
     columns: Vec<(String, ColumnCode)>,
     pub(super) width: usize,
 }
 
-/// What is done about a name that no number stands for.
+/// What happens to a category that has no code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum UnknownCategory {
-    /// All numbers of its column are 0.
+    /// All features of its column are 0.
     Zero,
     /// It is an error.
     Refused,
@@ -114,11 +113,12 @@ enum ColumnCode {
         mean: f64,
         std: f64,
     },
-    /// The place of each name's number.
+    /// The index of each category's feature.
     OneHot(BTreeMap<String, usize>),
 }
 
-/// To mean 0 and deviation 1. A column that never changes, or by less than can be told, says nothing: it becomes 0.
+/// Scales a column to mean 0 and standard deviation 1. A column that is constant, up to rounding, carries no
+/// information and becomes 0.
 fn standardization(numbers: impl ExactSizeIterator<Item = f64> + Clone) -> ColumnCode {
     let first = numbers.clone().next().unwrap_or(0.0);
     let unchanging = ColumnCode::Scaled { mean: first, std: 1.0 };
@@ -127,7 +127,7 @@ fn standardization(numbers: impl ExactSizeIterator<Item = f64> + Clone) -> Colum
     }
     let count = numbers.len() as f64;
     let mean = numbers.clone().map(|number| number / count).sum::<f64>();
-    // Small differences have squares that are 0. A power of two, and only such a unit, changes nothing else.
+    // Squares of small differences underflow. The unit is a power of two, which changes no other bit.
     let largest = numbers.clone().map(|number| (number - mean).abs()).fold(0.0, f64::max);
     let unit = f64::from_bits(largest.to_bits() & f64::INFINITY.to_bits());
     if unit == 0.0 {
@@ -139,7 +139,7 @@ fn standardization(numbers: impl ExactSizeIterator<Item = f64> + Clone) -> Colum
 }
 
 impl Encoding {
-    /// As the rows of this part have it.
+    /// Fits the encoding to the rows of this part.
     pub(super) fn fit(part: &TablePart<'_>, goes_in: impl Fn(&str) -> bool) -> Encoding {
         let (mut columns, mut width) = (Vec::new(), 0);
         for (name, column) in part.table.columns.iter().filter(|(name, _)| goes_in(name)) {
@@ -161,7 +161,7 @@ impl Encoding {
         Encoding { columns, width }
     }
 
-    /// As it is said.
+    /// The encoding that the table describes.
     pub(super) fn from_table(table: &EncodingTable) -> Encoding {
         let code = |column: &ColumnEncoding| match &column.categories {
             Some(names) => ColumnCode::OneHot(names.iter().cloned().zip(0..).collect()),
@@ -176,7 +176,7 @@ impl Encoding {
         Encoding { columns, width }
     }
 
-    /// How it is said, with these classes.
+    /// The encoding as a table, with these classes.
     pub(super) fn to_table(&self, classes: Vec<String>) -> EncodingTable {
         let column = |(name, code): &(String, ColumnCode)| {
             let (mean, std, categories) = match code {
@@ -192,7 +192,7 @@ impl Encoding {
         EncodingTable { classes, columns: self.columns.iter().map(column).collect() }
     }
 
-    /// The rows of a part as numbers, or what is wrong with one.
+    /// The features of a part's rows, or what is wrong with one.
     pub(super) fn encode(&self, part: &TablePart<'_>, unknown: UnknownCategory) -> Result<Vec<f32>, String> {
         let mut all = vec![0.0; part.rows.len() * self.width];
         let mut first = 0;
@@ -206,7 +206,7 @@ impl Encoding {
                         if !to[first].is_finite() {
                             let location = part.location(row);
                             let found = format!("{location}, column \"{name}\": found {number:e}");
-                            let expected = format!("too far from {mean:e} by a deviation of {std:e}");
+                            let expected = format!("too far from mean {mean:e} with std {std:e}");
                             return Err(format!("{found}, {expected}; correct it, or leave out the column"));
                         }
                     }
@@ -246,9 +246,9 @@ impl ColumnCode {
     }
 }
 
-/// What to do about a name that data.encoding does not have.
+/// The remedy for a category that data.encoding does not list.
 pub(super) const UNKNOWN_CATEGORY_REMEDY: &str =
-    "correct it, take out the row, or have data.encoding name it, which over a network the server says";
+    "correct it, remove the row, or add it to data.encoding (which a server sets for its clients)";
 
 /// The first of some names, for an error.
 pub(super) fn short_list<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
@@ -283,7 +283,7 @@ pub(super) fn names<'t>(part: &'t TablePart<'_>, name: &str) -> impl Iterator<It
 mod tests {
     use super::*;
 
-    /// A table of columns of so many numbers each.
+    /// A table of numeric columns.
     fn table(columns: &[(&str, &[f64])]) -> Table {
         let column = |&(name, numbers): &(&str, &[f64])| (name.to_owned(), Column::Numbers(numbers.to_vec()));
         Table { n_rows: columns[0].1.len(), columns: columns.iter().map(column).collect() }
@@ -294,7 +294,7 @@ mod tests {
         TablePart { table, file, rows: (0..table.n_rows as u32).collect(), key: "file" }
     }
 
-    /// What a column becomes that is scaled by itself.
+    /// The features of a column that is scaled by itself.
     fn encode_column(numbers: &[f64]) -> Vec<f32> {
         let table = table(&[("size", numbers)]);
         Encoding::fit(&all(&table), |_| true).encode(&all(&table), UnknownCategory::Zero).unwrap()
@@ -328,7 +328,7 @@ mod tests {
         let (train, test) = (table(&[("size", &[0.0, 1e-30])]), table(&[("size", &[0.0, 1e10])]));
         let error =
             Encoding::fit(&all(&train), |_| true).encode(&all(&test), UnknownCategory::Zero).unwrap_err();
-        let expected = "row 2, column \"size\": found 1e10, too far from 5e-31 by a deviation of 5e-31; \
+        let expected = "row 2, column \"size\": found 1e10, too far from mean 5e-31 with std 5e-31; \
                         correct it, or leave out the column";
         assert_eq!(error, expected);
     }

@@ -16,7 +16,7 @@ use crate::read::{self, Images, Part, ReadError};
 /// A set of labelled images.
 #[derive(Debug)]
 pub struct ImageSet {
-    /// What `[data]` calls it.
+    /// Its `kind` in `[data]`.
     pub name: &'static str,
     /// The names of its classes.
     pub classes: &'static [&'static str],
@@ -25,11 +25,11 @@ pub struct ImageSet {
     /// Reads a part of it from the data folder.
     pub read: fn(&Path, Part) -> Result<Images, ReadError>,
     default_model: &'static str,
-    /// Mean and deviation of each channel.
+    /// Mean and standard deviation of each channel.
     mean_and_std: &'static [(f32, f32)],
 }
 
-/// The sets there are.
+/// All sets.
 pub const SETS: &[&ImageSet] = &[
     &DIGITS_SET,
     &MNIST_SET,
@@ -39,7 +39,7 @@ pub const SETS: &[&ImageSet] = &[
     &EMNIST_LETTERS_10K_SET,
 ];
 
-/// As drawn without settings.
+/// The digits with default settings.
 static DIGITS_SET: ImageSet = ImageSet {
     name: "digits",
     classes: DIGITS,
@@ -112,10 +112,10 @@ const LETTERS: &[&str] = &[
     "V", "W", "X", "Y", "Z",
 ];
 
-/// Mean and deviation of the 9,000 training images of the small part; a test measures them.
+/// Mean and standard deviation of the 9,000 training images of the small part; a test measures them.
 const LETTERS_SCALING: &[(f32, f32)] = &[(0.1722, 0.3310)];
 
-/// The registry's line.
+/// The registry entry.
 pub const MNIST: Entry<dyn Task> = Entry {
     name: "mnist",
     about: "MNIST, from the data folder: ebbflow data get mnist",
@@ -123,7 +123,7 @@ pub const MNIST: Entry<dyn Task> = Entry {
     build: |settings| build(settings, &MNIST_SET),
 };
 
-/// The registry's line.
+/// The registry entry.
 pub const FASHION_MNIST: Entry<dyn Task> = Entry {
     name: "fashion-mnist",
     about: "Fashion-MNIST, from the data folder: ebbflow data get fashion-mnist",
@@ -131,7 +131,7 @@ pub const FASHION_MNIST: Entry<dyn Task> = Entry {
     build: |settings| build(settings, &FASHION_MNIST_SET),
 };
 
-/// The registry's line.
+/// The registry entry.
 pub const CIFAR_10: Entry<dyn Task> = Entry {
     name: "cifar-10",
     about: "CIFAR-10, from the data folder: ebbflow data get cifar-10",
@@ -139,7 +139,7 @@ pub const CIFAR_10: Entry<dyn Task> = Entry {
     build: |settings| build(settings, &CIFAR_10_SET),
 };
 
-/// The registry's line.
+/// The registry entry.
 pub const EMNIST_LETTERS: Entry<dyn Task> = Entry {
     name: "emnist-letters",
     about: "EMNIST Letters, from the data folder: ebbflow data get emnist-letters",
@@ -147,7 +147,7 @@ pub const EMNIST_LETTERS: Entry<dyn Task> = Entry {
     build: |settings| build(settings, &EMNIST_LETTERS_SET),
 };
 
-/// The registry's line.
+/// The registry entry.
 pub const EMNIST_LETTERS_10K: Entry<dyn Task> = Entry {
     name: "emnist-letters-10k",
     about: "the first 10,000 training images of EMNIST Letters, of which the last 1,000 are the test set",
@@ -185,7 +185,7 @@ fn build(settings: &Settings<'_>, set: &'static ImageSet) -> Result<Box<dyn Task
     let wrong = |error: ReadError| settings.error("kind", error.message_for_set(set.name));
     let folder = read::data_folder(settings.data_folder()).map_err(wrong)?;
     let train = load(set, &folder, Part::Train).map_err(wrong)?;
-    // The test set need not be there where it is not asked for.
+    // The test set may be missing if it is not used.
     let test = match test_on {
         TestOn::TestSet => load(set, &folder, Part::Test).map_err(wrong)?,
         TestOn::HeldOut => train.clone(),
@@ -195,7 +195,7 @@ fn build(settings: &Settings<'_>, set: &'static ImageSet) -> Result<Box<dyn Task
     Ok(Box::new(dealing.build_task(settings, pools)?))
 }
 
-/// Images in memory, and what is to be known of them.
+/// Images in memory, with their classes and scaling.
 #[derive(Clone)]
 pub(super) struct Loaded {
     samples: Arc<Samples>,
@@ -221,7 +221,7 @@ pub(super) fn pools(train: Loaded, test: Loaded, default_model: &'static str) ->
     TrainAndTest { train: samples, test: test.samples, n_classes, input, default_model }
 }
 
-/// What was read last: the runs of a grid follow each other on the same data.
+/// The parts that were read last: the runs of a grid follow each other on the same data.
 static CACHE: Mutex<Vec<CachedImages>> = Mutex::new(Vec::new());
 
 struct CachedImages {
@@ -231,12 +231,12 @@ struct CachedImages {
     loaded: Loaded,
 }
 
-/// As many parts as two sets have.
+/// Enough for the parts of two sets.
 const CACHE_CAPACITY: usize = 4;
 
-/// A part of a set, read unless it was among the last.
+/// A part of a set, from the cache or read.
 fn load(set: &'static ImageSet, folder: &Path, part: Part) -> Result<Loaded, ReadError> {
-    // Whoever asks for the same meanwhile waits for it.
+    // Concurrent requests for the same part wait for the first.
     let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
     let same = |one: &CachedImages| one.set == set.name && one.folder == folder && one.part == part;
     if let Some(one) = cache.iter().find(|one| same(one)) {

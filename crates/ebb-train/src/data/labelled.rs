@@ -10,17 +10,17 @@ use crate::mini_batch::{MiniBatchTrainer, WorkspacePool, evaluate, evaluate_with
 use crate::net::{Input, Net};
 use crate::task::{LocalTrainer, Tally, Task};
 
-/// Test samples judged together; a piece is the same whatever the number of threads.
+/// Size of a test batch; it does not depend on the number of threads.
 const TEST_BATCH: usize = 128;
 
-/// A network, and who holds which samples.
+/// A network, and the samples that each client holds.
 pub struct LabelledTask {
     net: Net,
     pool: WorkspacePool,
     seed: u64,
     train: Partition,
     test: Partition,
-    /// What models are judged on, whoever holds it.
+    /// The test data, pooled or held by clients.
     test_set: TestSet,
     clusters: Option<Vec<u32>>,
     remarks: Vec<String>,
@@ -31,11 +31,11 @@ struct TestSet {
     indices: Vec<u32>,
 }
 
-/// Samples, and the list each client holds of them.
+/// Samples, and each client's indices into them.
 pub struct Partition {
     /// The samples.
     pub samples: Arc<Samples>,
-    /// The indices of each client's.
+    /// The indices of each client's samples.
     pub by_client: Vec<Vec<u32>>,
 }
 
@@ -46,11 +46,12 @@ impl Partition {
 }
 
 impl LabelledTask {
-    /// The task of training a network, drawn from `seed`, on what clients hold. All test samples are pooled;
-    /// those that a client holds are its own test data.
+    /// The task of training a network, initialised from `seed`, on the clients' samples. All test samples are
+    /// pooled; those that a client holds are its own test data.
     ///
     /// # Panics
-    /// When the samples are not what the network takes.
+    ///
+    /// When the samples do not fit the network.
     pub fn new(net: Net, seed: u64, train: Partition, test: Partition, clusters: Option<Vec<u32>>) -> Self {
         let indices = (0..test.samples.len() as u32).collect();
         let test_set = TestSet { samples: Arc::clone(&test.samples), indices };
@@ -61,17 +62,18 @@ impl LabelledTask {
         task
     }
 
-    /// Judges models on these samples, whatever test data clients hold.
+    /// Evaluates models on these samples, whatever test data clients hold.
     ///
     /// # Panics
-    /// When the samples are not what the network takes.
+    ///
+    /// When the samples do not fit the network.
     pub fn with_test_set(mut self, samples: Arc<Samples>, indices: Vec<u32>) -> Self {
         self.check(&samples);
         self.test_set = TestSet { samples, indices };
         self
     }
 
-    /// Says what the user should know of how the data was split.
+    /// Adds remarks for the user on how the data was split.
     pub fn with_remarks(mut self, remarks: Vec<String>) -> Self {
         self.remarks = remarks;
         self
@@ -79,20 +81,20 @@ impl LabelledTask {
 
     fn check(&self, samples: &Samples) {
         let net = &self.net;
-        assert_eq!(samples.width(), net.input_len(), "numbers a sample");
+        assert_eq!(samples.width(), net.input_len(), "features per sample");
         assert!(
             samples.max_label().is_none_or(|label| (label as usize) < net.n_classes()),
             "a label is beyond the classes"
         );
-        assert!(samples.n_targets() == 0 || samples.n_targets() == net.n_classes(), "values a sample");
-        assert!(samples.n_targets() == 0 || net.is_regression(), "values need the squared error");
+        assert!(samples.n_targets() == 0 || samples.n_targets() == net.n_classes(), "targets per sample");
+        assert!(samples.n_targets() == 0 || net.is_regression(), "targets need the squared error");
         if let Input::Sequence { symbols, .. } = net.input() {
             let below = |largest: f32| (largest as usize) < symbols;
             assert!(samples.max_input().is_none_or(below), "a symbol is beyond those that are known");
         }
     }
 
-    /// Whether there is anything to judge a model on.
+    /// Whether there is any test data.
     pub fn has_test_data(&self) -> bool {
         !self.test_set.indices.is_empty()
     }
@@ -102,12 +104,12 @@ impl LabelledTask {
         &self.net
     }
 
-    /// The samples that clients train on, and who holds which.
+    /// The training samples, and which client holds which.
     pub fn train(&self) -> &Partition {
         &self.train
     }
 
-    /// The samples that models are judged on, and who holds which.
+    /// The test samples, and which client holds which.
     pub fn test(&self) -> &Partition {
         &self.test
     }
@@ -118,7 +120,7 @@ impl LabelledTask {
         (tally.loss / tally.n_samples.max(1.0)) as f32
     }
 
-    /// The test samples of one piece.
+    /// The test samples of one batch.
     fn test_batch_indices(&self, batch: usize) -> &[u32] {
         let end = ((batch + 1) * TEST_BATCH).min(self.test_set.indices.len());
         &self.test_set.indices[batch * TEST_BATCH..end]

@@ -1,4 +1,4 @@
-//! Data sets: what `[data]` can name.
+//! Data sets: everything that `[data]` can name.
 
 pub mod digits;
 mod encode;
@@ -42,7 +42,7 @@ pub fn build(settings: &Settings<'_>) -> Result<Arc<dyn Task>, SettingsError> {
     build_of(ALL, settings)
 }
 
-/// The task that the `[data]` table names, of a longer list.
+/// The task that the `[data]` table names, from a longer list of entries.
 pub fn build_of(
     entries: &[Entry<dyn Task>],
     settings: &Settings<'_>,
@@ -50,7 +50,7 @@ pub fn build_of(
     Ok(Arc::from(ebb_settings::build(entries, settings, None)?))
 }
 
-/// What the classes of a data set are called: as published, or by their numbers.
+/// The names of a data set's classes: as published, or their numbers.
 pub fn class_names(kind: &str, n_classes: usize) -> Vec<String> {
     let set = images::SETS.iter().find(|set| set.name == kind);
     let symbols = || (kind == "shakespeare").then_some(Roles::SYMBOLS);

@@ -1,4 +1,4 @@
-//! Samples of a NumPy archive: classes to be told apart, or values to be met.
+//! Samples of a NumPy archive: classification, or regression.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::Task;
 use crate::net::Input;
 use crate::read::{self, Array, Arrays, Values};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "npz",
     about: "arrays x and y of a NumPy archive",
@@ -38,7 +38,7 @@ struct ArchiveTable {
     classes: Option<NonZeroU32>,
     clients: NonZeroU32,
     samples: Option<NonZeroU32>,
-    /// Fixes who holds what when the run's seed varies.
+    /// Fixes the split when the run's seed varies.
     seed: Option<u64>,
     #[serde(skip_serializing)]
     #[expect(dead_code, reason = "a table that the split reads")]
@@ -80,7 +80,7 @@ impl ArchiveTable {
             .build_task(settings, pools)
     }
 
-    /// What is trained on and what is judged on; both hold values, or both hold labels that are classes.
+    /// The training and the test arrays; both hold regression targets, or both hold labels that are classes.
     fn train_and_test(&self, settings: &Settings<'_>, seed: u64) -> Result<(Arrays, Arrays), SettingsError> {
         let read = |key: &str, file: &str| {
             let path = read::find_file(settings, key, file)?;
@@ -119,15 +119,15 @@ impl ArchiveTable {
         Err(settings.error("test_file", message))
     }
 
-    /// Whether there is a label for each sample, each below the number of classes, unless there are values.
+    /// Checks that each sample has a label below the number of classes, unless it has regression targets.
     fn check_labels(&self, settings: &Settings<'_>, key: &str, y: &Array) -> Result<(), SettingsError> {
         let n_classes = self.classes.map_or(MAX_CLASSES, |classes| classes.get() as usize);
         if n_classes > MAX_CLASSES {
-            let message = format!("more than there can be; give at most {MAX_CLASSES}");
+            let message = format!("it is too large; give at most {MAX_CLASSES}");
             return Err(settings.error("classes", message));
         }
         if has_float_targets(y) {
-            let message = "`y` of float32 holds values to be met, not classes; leave it out, or convert `y` with \
+            let message = "`y` of float32 holds regression targets, not classes; leave this out, or convert `y` with \
                            astype(\"int64\")";
             return self.classes.map_or(Ok(()), |_| Err(settings.error("classes", message)));
         }
@@ -155,7 +155,7 @@ fn has_float_targets(y: &Array) -> bool {
     matches!(y.values, Values::Floats(_))
 }
 
-/// Labels that were checked.
+/// Labels that were checked before.
 fn labels(y: &Array) -> Vec<u32> {
     match &y.values {
         Values::Bytes(labels) => labels.iter().map(|&label| u32::from(label)).collect(),
@@ -185,7 +185,7 @@ fn of_rows(arrays: &Arrays, rows: &[u32]) -> Arrays {
 
 fn with_labels(arrays: Arrays, labels: Vec<u32>, width: usize) -> Samples {
     match arrays.x.values {
-        // From 0 to 1.
+        // Scaled to 0 to 1.
         Values::Bytes(pixels) => Samples::from_bytes(pixels, labels, width, &[(0.0, 1.0)]),
         values => Samples::from_floats(floats(values), labels, width),
     }
@@ -285,7 +285,7 @@ mod tests {
                 assert!((samples.row(idx)[0] - first).abs() < 1e-6, "labels stay with their images");
             }
         }
-        let expected = "a.toml:4:1: data.test_share = 0.01: leaves 2 samples to train on and 0 to judge on; \
+        let expected = "a.toml:4:1: data.test_share = 0.01: leaves 2 samples to train on and 0 to evaluate on; \
                         give another share, or more samples";
         check_refused(&images(&[0, 1]), &[], &text.replace("0.4", "0.01"), expected);
     }
@@ -304,20 +304,22 @@ mod tests {
         assert_eq!(data.train().samples.row(1), [4.0, 5.0, 6.0]);
         let error = build(&archive, &archive, SETTINGS).err().unwrap();
         assert!(
-            error.ends_with("model.loss: values are met by squared error; write loss = \"squared-error\"")
+            error.ends_with(
+                "model.loss: regression targets need squared error; write loss = \"squared-error\""
+            )
         );
         let error = build(&archive, &archive, &format!("{text}\noutputs = 3")).err().unwrap();
-        assert!(error.ends_with("model.outputs = 3: expected one for each of the 2 values"), "{error}");
+        assert!(error.ends_with("model.outputs = 3: expected one for each of the 2 targets"), "{error}");
     }
 
     #[test]
     fn classes_that_cannot_be_are_refused() {
         let text = format!("{SETTINGS}classes = 2000000000");
-        let expected = "a.toml:5:1: data.classes = 2000000000: more than there can be; give at most 65536";
+        let expected = "a.toml:5:1: data.classes = 2000000000: it is too large; give at most 65536";
         check_refused(&images(&[0, 1]), &images(&[0]), &text, expected);
         let floats = archive(npy("|u1", "2, 2, 2", &[0; 8]), npy("<f4", "2,", &[0; 8]));
         let text = format!("{SETTINGS}classes = 2\n[model]\nloss = \"squared-error\"");
-        let expected = "a.toml:5:1: data.classes = 2: `y` of float32 holds values to be met, not classes; \
+        let expected = "a.toml:5:1: data.classes = 2: `y` of float32 holds regression targets, not classes; \
                         leave it out, or convert `y` with astype(\"int64\")";
         check_refused(&floats, &floats, &text, expected);
     }

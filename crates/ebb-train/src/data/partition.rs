@@ -1,4 +1,4 @@
-//! From a set of samples to a task: dealt out among clients as `[data.split]` and `[data.sizes]` say.
+//! From a set of samples to a task: split among clients as `[data.split]` and `[data.sizes]` say.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::{LabelledTask, Partition, Samples};
 use crate::net::{self, Input};
 use crate::split;
 
-/// A table within `[data]` that says who holds what: allowed there, but read by the split.
+/// A table within `[data]` that the split parses; other parsers allow and ignore it.
 pub(super) type ReadBySplit = Option<IgnoredAny>;
 
-/// What `[data]` says of how samples are dealt out.
+/// The keys of `[data]` that control how samples are split.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PartitionSettings {
     pub(super) clients: NonZeroU32,
@@ -25,14 +25,14 @@ pub(super) struct PartitionSettings {
     pub(super) seed: Option<u64>,
 }
 
-/// What the pooled test data is.
+/// The pooled test data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum TestOn {
     /// The test set as published.
     #[default]
     TestSet,
-    /// What the clients hold out.
+    /// The samples that the clients hold out.
     HeldOut,
 }
 
@@ -42,7 +42,7 @@ impl TestOn {
     }
 }
 
-/// Samples that can be dealt out, and the model they are for.
+/// Samples to split, and the model to train on them.
 pub(super) struct TrainAndTest {
     pub(super) train: Arc<Samples>,
     pub(super) test: Arc<Samples>,
@@ -60,7 +60,7 @@ impl PartitionSettings {
     ) -> Result<LabelledTask, SettingsError> {
         let pooled = self.test_on == TestOn::HeldOut;
         if pooled && self.test_samples.is_some() {
-            let message = "models are judged on what clients hold out; leave out this or test_on";
+            let message = "models are evaluated on the clients' held-out samples; leave out this or test_on";
             return Err(settings.error("test_samples", message));
         }
         let TrainAndTest { train, test, n_classes, input, default_model } = pools;
@@ -70,7 +70,7 @@ impl PartitionSettings {
         let split = split::split_samples(settings, self.samples, &labels, n_classes, n_clients, seed)?;
         let holds_out = split.held_out.iter().any(|list| !list.is_empty());
         if pooled && !holds_out {
-            return Err(settings.error("test_on", "nobody holds anything out; set data.split.held_out"));
+            return Err(settings.error("test_on", "no client holds out samples; set data.split.held_out"));
         }
         let net = net::build(&settings.at_path("model"), input, n_classes, default_model)?;
         let (test_samples, indices) = if pooled {
@@ -89,7 +89,7 @@ impl PartitionSettings {
         Ok(task.with_test_set(test_samples, indices).with_remarks(split.remarks))
     }
 
-    /// Which of the test samples models are judged on: drawn at random, for some sets are sorted.
+    /// A random subset of the test samples, for some sets are sorted.
     fn draw_test_samples(
         &self,
         settings: &Settings<'_>,

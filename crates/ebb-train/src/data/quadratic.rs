@@ -1,7 +1,7 @@
 //! Clients with a quadratic loss each: a task that can be checked with pencil and paper.
 //!
-//! Client i has F_i(w) = sum_j a_ij (w_j - c_ij)^2 / 2 with centre c_i and curvature a_i. Steps are computed
-//! in f64, so that what is checked is the method and not the rounding.
+//! Client i has `F_i(w) = sum_j a_ij (w_j - c_ij)^2 / 2` with centre `c_i` and curvature `a_i`. Steps are
+//! computed in f64, so that a check tests the method and not the rounding.
 
 use std::num::NonZeroU32;
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::losses::Losses;
 use crate::task::{LocalResult, LocalTrainer, Tally, Task};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "quadratic",
     about: "a quadratic loss for each client, given by centres and curvatures: checked with pencil and paper",
@@ -32,13 +32,13 @@ noise = 0.0                          # standard deviation of the gradient's erro
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct QuadraticTable {
-    /// One centre a client; or drawn at random, with `clients`, `dimension` and `spread`.
+    /// One centre per client; or drawn at random, with `clients`, `dimension` and `spread`.
     centres: Option<Vec<Vec<f64>>>,
     curvatures: Option<Vec<Vec<f64>>>,
     clients: Option<NonZeroU32>,
     dimension: Option<NonZeroU32>,
     spread: Option<NonNegative>,
-    /// So many blocks of neighbouring clients are alike.
+    /// Number of blocks of neighbouring clients with similar centres.
     clusters: Option<NonZeroU32>,
     spread_in_cluster: Option<NonNegative>,
     #[serde(default = "none")]
@@ -51,7 +51,7 @@ fn none() -> NonNegative {
     NonNegative::new(0.0).expect("0 is not negative")
 }
 
-/// The task.
+/// The quadratic task.
 #[derive(Debug)]
 struct Quadratic {
     centres: Vec<Vec<f64>>,
@@ -110,7 +110,7 @@ impl Quadratic {
             return Err(settings.error("clusters", message));
         }
         if shape.clusters.is_none() && shape.spread_in_cluster.is_some() {
-            return Err(settings.error("spread_in_cluster", "there are no clusters; give clusters too"));
+            return Err(settings.error("spread_in_cluster", "it needs clusters; give clusters too"));
         }
         let width = centres.first().map_or(0, Vec::len);
         if width == 0 {
@@ -229,7 +229,7 @@ impl Task for Quadratic {
         self.n_clients()
     }
 
-    /// The objective itself is the test: one piece a client, by its samples.
+    /// The objective itself is the test: one batch per client, weighted by its samples.
     fn evaluate_batch(&self, batch: usize, model: &[f32]) -> Tally {
         let client = ClientId::new(batch);
         let weight = f64::from(self.samples(client));
@@ -242,7 +242,7 @@ impl Task for Quadratic {
     }
 }
 
-/// A client descending its quadratic.
+/// A local run that descends the client's quadratic.
 struct QuadraticRun<'t> {
     task: &'t Quadratic,
     client: ClientId,
@@ -266,7 +266,7 @@ impl QuadraticRun<'_> {
 }
 
 impl QuadraticRun<'_> {
-    /// Where a slope leads, given what is remembered of earlier ones.
+    /// The direction of a step for a gradient, with momentum or Adam's state.
     fn direction(&mut self, at: usize, gradient: f64, rule: &StepRule<'_>) -> f64 {
         let (velocity, square) = (&mut self.velocity[at], &mut self.squared_gradients[at]);
         if let Some(adam) = rule.adam {

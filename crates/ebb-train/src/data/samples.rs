@@ -8,16 +8,16 @@ use crate::kernels::{KernelPath, bytes};
 #[derive(Debug)]
 pub struct Samples {
     inputs: Inputs,
-    /// One a sample; none where the inputs are a text, which goes on with the labels.
+    /// One per sample; empty where the inputs are a text, which holds the labels itself.
     labels: Vec<u32>,
-    /// Where samples have values instead of labels: one row of them a sample.
+    /// Regression targets instead of labels: one row per sample.
     targets: Vec<f32>,
     width: usize,
 }
 
 #[derive(Debug)]
 enum Inputs {
-    /// Row after row.
+    /// Rows of floats, one after another.
     Floats(Vec<f32>),
     /// Pixels stay bytes in memory; each channel has a scale and an offset.
     Bytes { pixels: Vec<u8>, scaling: Scaling },
@@ -25,10 +25,10 @@ enum Inputs {
     Text { symbols: Arc<[u8]>, starts: Vec<u32>, scaling: Scaling },
 }
 
-/// Pixels scaled together: as many times the channels, so that the compiler makes vectors of them.
+/// Pixels scaled together: a multiple of the channels, so that the compiler vectorises the loop.
 const PIXELS_PER_PERIOD: usize = 16;
 
-/// What bytes mean: `byte * scale + offset`, for each channel of some pixels.
+/// How bytes become floats: `byte * scale + offset`, for each channel of some pixels.
 #[derive(Debug)]
 struct Scaling {
     scales: Vec<f32>,
@@ -50,19 +50,21 @@ impl Scaling {
 }
 
 impl Samples {
-    /// Rows of `width` numbers.
+    /// Samples from rows of `width` numbers.
     ///
     /// # Panics
-    /// When there are not as many rows as labels.
+    ///
+    /// When the numbers of rows and labels differ.
     pub fn from_floats(rows: Vec<f32>, labels: Vec<u32>, width: usize) -> Self {
         assert_eq!(rows.len(), labels.len() * width, "one row a label");
         Samples { inputs: Inputs::Floats(rows), labels, targets: Vec::new(), width }
     }
 
-    /// Rows of `width` numbers with values to be met instead of labels, as many for each row.
+    /// Samples from rows of `width` numbers with regression targets instead of labels, equally many per row.
     ///
     /// # Panics
-    /// When there are not as many values for each row.
+    ///
+    /// When the rows have different numbers of targets.
     pub fn from_targets(rows: Vec<f32>, targets: Vec<f32>, width: usize) -> Self {
         let count = rows.len() / width.max(1);
         assert!(rows.len() == count * width && count > 0, "rows");
@@ -70,20 +72,22 @@ impl Samples {
         Samples { inputs: Inputs::Floats(rows), labels: vec![0; count], targets, width }
     }
 
-    /// Sequences of `width` symbols.
+    /// Samples from sequences of `width` symbols.
     ///
     /// # Panics
-    /// When there are not as many sequences as labels.
+    ///
+    /// When the numbers of sequences and labels differ.
     pub fn from_symbols(symbols: Vec<u8>, labels: Vec<u32>, width: usize) -> Self {
         assert_eq!(symbols.len(), labels.len() * width, "one sequence a label");
         let scaling = Scaling::new(&[(1.0, 0.0)]);
         Samples { inputs: Inputs::Bytes { pixels: symbols, scaling }, labels, targets: Vec::new(), width }
     }
 
-    /// Sequences of `width` symbols that share a text, each with the symbol behind it as its label.
+    /// Samples from sequences of `width` symbols that share a text; the next symbol is the label.
     ///
     /// # Panics
-    /// When a sequence, or the symbol behind it, is beyond the end of the text.
+    ///
+    /// When a sequence, or the symbol after it, is beyond the end of the text.
     pub fn from_text(symbols: Arc<[u8]>, starts: Vec<u32>, width: usize) -> Self {
         let within = |&start: &u32| start as usize + width < symbols.len();
         assert!(starts.iter().all(within), "a sequence is beyond the text");
@@ -91,10 +95,12 @@ impl Samples {
         Samples { inputs, labels: Vec::new(), targets: Vec::new(), width }
     }
 
-    /// Images of bytes, channels interleaved; a byte b of a channel means `(b / 255 - mean) / deviation`.
+    /// Samples from images of bytes, channels interleaved; a byte b of a channel means `(b / 255 - mean) /
+    /// std`.
     ///
     /// # Panics
-    /// When there are not as many images as labels.
+    ///
+    /// When the numbers of images and labels differ.
     pub fn from_bytes(pixels: Vec<u8>, labels: Vec<u32>, width: usize, scaling: &[(f32, f32)]) -> Self {
         assert_eq!(pixels.len(), labels.len() * width, "one image a label");
         assert!(!scaling.is_empty() && width.is_multiple_of(scaling.len()), "one scaling a channel");
@@ -103,7 +109,7 @@ impl Samples {
         Samples { inputs: Inputs::Bytes { pixels, scaling }, labels, targets: Vec::new(), width }
     }
 
-    /// How many there are.
+    /// The number of samples.
     pub fn len(&self) -> usize {
         match &self.inputs {
             Inputs::Text { starts, .. } => starts.len(),
@@ -116,7 +122,7 @@ impl Samples {
         self.len() == 0
     }
 
-    /// The label of one.
+    /// The label of a sample.
     pub fn label(&self, idx: u32) -> u32 {
         match &self.inputs {
             Inputs::Text { symbols, starts, .. } => {
@@ -142,17 +148,17 @@ impl Samples {
                 };
                 pixels.iter().enumerate().map(value).reduce(f32::max)
             }
-            // All that is said, the last labels included: they are symbols like the others.
+            // All of the text, the last labels included: they are symbols like the others.
             Inputs::Text { symbols, .. } => symbols.iter().max().map(|&symbol| f32::from(symbol)),
         }
     }
 
-    /// How many values each sample should meet; none where it has a label.
+    /// The number of regression targets per sample; 0 if samples have labels.
     pub fn n_targets(&self) -> usize {
         self.targets.len() / self.len().max(1)
     }
 
-    /// Adds the values that samples should meet, where there are any.
+    /// Appends the regression targets of samples, where there are any.
     pub fn fill_targets(&self, idxs: impl Iterator<Item = u32>, to: &mut Vec<f32>) {
         let n_targets = self.n_targets();
         if n_targets > 0 {
@@ -160,15 +166,16 @@ impl Samples {
         }
     }
 
-    /// Numbers a sample.
+    /// The number of inputs per sample.
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Writes samples one after another, and adds their labels: the same bits on every path.
+    /// Writes samples one after another, and appends their labels: the same bits on every path.
     ///
     /// # Panics
-    /// When there is no room for them.
+    ///
+    /// When the buffer is too short.
     pub fn fill(
         &self,
         path: KernelPath,
@@ -192,7 +199,7 @@ impl Samples {
         }
     }
 
-    /// One sample as numbers.
+    /// One sample as floats.
     pub fn row(&self, idx: u32) -> Vec<f32> {
         let mut row = vec![0.0; self.width];
         self.fill(KernelPath::Portable, std::iter::once(idx), &mut row, &mut Vec::new());
@@ -212,7 +219,7 @@ mod tests {
         };
         assert!(near(samples.row(0), [0.0, 1.0]) && near(samples.row(1), [0.2, -0.2]));
         assert_eq!((samples.label(0), samples.len()), (1, 2));
-        // Longer than what is scaled together, and not a multiple of it.
+        // The row is longer than what is scaled together, and not a multiple of it.
         let bytes: Vec<u8> = (0..3 * 37).collect();
         let samples = Samples::from_bytes(bytes, vec![0], 3 * 37, &[(0.1, 0.5), (0.2, 0.25), (0.3, 2.0)]);
         for (at, value) in samples.row(0).into_iter().enumerate() {

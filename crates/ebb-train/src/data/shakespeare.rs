@@ -1,9 +1,9 @@
-//! Shakespeare's roles, each of them a client that learns what it says next.
+//! Shakespeare's roles, each of them a client that learns to predict its next character.
 //!
-//! Caldas et al., "LEAF: A Benchmark for Federated Settings" (2018), as its code splits: a role trains on what it
-//! says first and is judged on what it says last. The 79 sequences between the two are in neither, so that no
-//! character is read both in training and in the test; the first one read in the test is the last one that was
-//! foretold in training.
+//! Caldas et al., "LEAF: A Benchmark for Federated Settings" (2018), split as its code does: a role trains on
+//! its first sequences and is evaluated on its last ones. The 79 sequences in between are in neither part, so
+//! that no input character is shared. The first character that the test reads is the last one predicted in
+//! training.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::Task;
 use crate::net::{self, Input};
 use crate::read::{self, ReadError, Roles};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "shakespeare",
     about: "Shakespeare from the data folder, a client a role: 80 characters, then the next",
@@ -42,7 +42,7 @@ test_share = 0.2           # what each role says last, but for 79 sequences in b
     },
 };
 
-/// What is trained on, what is judged, and what there is to say of it.
+/// Training part, test part, and remarks for the user.
 type Parts = (Partition, Partition, Vec<String>);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ struct RoleTable {
     #[serde(default = "fifth")]
     test_share: Probability,
     test_samples: Option<NonZeroU32>,
-    /// Fixes what is drawn when the run's seed varies.
+    /// Fixes the random draws when the run's seed varies.
     seed: Option<u64>,
 }
 
@@ -66,8 +66,8 @@ fn fifth() -> Probability {
 }
 
 impl RoleTable {
-    /// What is trained on and what is judged, by role, and what is in neither; or the key that makes it impossible,
-    /// and why.
+    /// The training and test parts by role, with remarks; or the key that makes the split impossible, and
+    /// why.
     fn split(&self, roles: Roles, seed: u64) -> Result<Parts, (&'static str, String)> {
         let min_samples = self.samples_min.get();
         let (n_known, n_sequences) =
@@ -93,7 +93,7 @@ impl RoleTable {
         let n_clients = self.clients.map_or(n_roles, |clients| clients.get() as usize);
         if n_clients > n_roles {
             let message = format!(
-                "only {n_roles} roles have {min_samples} sequences or more, and some to be judged on; \
+                "only {n_roles} roles have {min_samples} sequences or more, and some test sequences; \
                  give at most {n_roles}, or another samples_min or test_share"
             );
             return Err(("clients", message));
@@ -108,7 +108,7 @@ impl RoleTable {
         }
         let mut remarks = Vec::new();
         if n_clients < n_known {
-            remarks.push(format!("{} of {n_known} roles are no clients", n_known - n_clients));
+            remarks.push(format!("{} of {n_known} roles are not clients", n_known - n_clients));
         }
         let unused = n_sequences - train.starts.len() - test.starts.len();
         if unused > 0 {
@@ -118,10 +118,10 @@ impl RoleTable {
         Ok((train.into_partition(&text), test.into_partition(&text), remarks))
     }
 
-    /// How many of a role's sequences are trained on, and how many come before those it is judged on; `None`
-    /// where one of them would have nothing.
+    /// The number of a role's training sequences, and how many come before its test sequences; `None` if
+    /// either part is empty.
     fn part_sizes(&self, n_samples: usize) -> Option<(usize, usize)> {
-        // A tenth of 1000 is 100, whatever its last binary digit.
+        // The small term makes a tenth of 1000 exactly 100, in spite of binary rounding.
         let n_train = ((n_samples as f64 * (1.0 - self.test_share.get()) + 1e-6) as usize).max(1);
         let n_skipped = n_train + Roles::STEPS - 1;
         (n_skipped < n_samples).then_some((n_train, n_skipped))
@@ -142,7 +142,7 @@ impl SequencePart {
         self.by_client.push((first..self.starts.len() as u32).collect());
     }
 
-    /// Leaves this many, drawn from all.
+    /// Keeps a random subset of this size.
     fn subsample(&mut self, n_samples: usize, seed: u64) {
         let kept = Stream::of_run(seed, "test sequences").distinct(self.starts.len(), n_samples);
         let mut kept = kept.into_iter().peekable();
@@ -177,7 +177,7 @@ mod tests {
         tree.table("data", BuildContext::default()).parse().unwrap()
     }
 
-    /// Roles with so many sequences, in a text that counts up.
+    /// Roles with these numbers of sequences, in a text that counts up.
     fn roles(sizes: &[usize]) -> Roles {
         let mut all = Roles::default();
         for &n_samples in sizes {
@@ -204,17 +204,17 @@ mod tests {
         };
         assert_eq!((first(&train, 0), first(&test, 0)), ((0, 0), (479 % 80, 479 % 80)));
         assert_eq!((first(&train, 1), first(&test, 1)), ((20, 20), ((580 + 879) % 80, (580 + 879) % 80)));
-        // The last character that training foretells is the first that the test reads.
+        // The last character predicted in training is the first that the test reads.
         let last = *train.by_client[0].last().unwrap();
         assert_eq!((last, train.samples.label(last)), (399, first(&test, 0).0));
     }
 
     #[test]
     fn roles_without_both_parts_or_with_too_little_are_left_out() {
-        // 395 sequences leave 79 beyond the 316 of training, all of them in between; 396 leave one more.
+        // Of 395 sequences, 79 follow the 316 of training, all of them in between; 396 leave one more.
         let (train, test, remarks) = by_role("").split(roles(&[395, 396, 1, 2, 3000]), 1).unwrap();
         // 79 sequences of each of two roles, and all of the three that are too short.
-        assert_eq!(remarks, ["3 of 5 roles are no clients", "556 of 3794 sequences are held by nobody"]);
+        assert_eq!(remarks, ["3 of 5 roles are not clients", "556 of 3794 sequences are held by nobody"]);
         assert_eq!((sizes(&train), sizes(&test)), (vec![316, 2400], vec![1, 3000 - 2479]));
         let (train, ..) = by_role("samples_min = 396").split(roles(&[396, 397]), 1).unwrap();
         assert_eq!(sizes(&train), [316, 317]);
@@ -260,7 +260,7 @@ mod tests {
             let sizes: &[usize] = if text == "test_share = 1" { &[80] } else { &[500] };
             assert_eq!(refused(text, sizes), ("test_share", none(fewest)));
         }
-        let message = "only 2 roles have 1 sequences or more, and some to be judged on; \
+        let message = "only 2 roles have 1 sequences or more, and some test sequences; \
                        give at most 2, or another samples_min or test_share";
         assert_eq!(refused("clients = 3", &[500, 600, 20]), ("clients", message.to_owned()));
     }

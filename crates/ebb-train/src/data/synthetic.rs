@@ -1,8 +1,8 @@
-//! SYNTHETIC(alpha, beta): clients whose features and labelling differ by as much as two numbers say.
+//! SYNTHETIC(alpha, beta): clients whose features and labelling differ, by degrees that two parameters set.
 //!
-//! Li et al., "Federated Optimization in Heterogeneous Networks" (2020), as its code has it: alpha and beta
-//! are standard deviations, and even (0, 0) gives every client a labelling of its own. The IID variant has
-//! one labelling and one law of features for all; `clusters` lets groups of clients share a labelling.
+//! Li et al., "Federated Optimization in Heterogeneous Networks" (2020), as in its code: alpha and beta are
+//! standard deviations, and even (0, 0) gives every client a labelling of its own. The IID variant has one
+//! labelling and one distribution of features for all; `clusters` lets groups of clients share a labelling.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::Task;
 use crate::net::{self, Input, Net};
 use crate::split::sizes;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "synthetic",
     about: "SYNTHETIC(alpha, beta) for logistic regression: 60 features, 10 classes, sizes by a power law",
@@ -68,7 +68,7 @@ test_share = 0.1
     },
 };
 
-/// More than this is a slip of the keyboard.
+/// More than this is probably a typing error.
 const MAX_GIGABYTES: f64 = 64.0;
 
 /// Settings of the generator.
@@ -120,7 +120,7 @@ fn tenth() -> Probability {
     Probability::new(0.1).expect("a tenth is a chance")
 }
 
-/// Samples as they are drawn, client by client.
+/// Samples in the order in which they are drawn, client by client.
 #[derive(Default)]
 struct SyntheticPart {
     rows: Vec<f32>,
@@ -129,7 +129,7 @@ struct SyntheticPart {
 }
 
 impl SyntheticPart {
-    /// Adds what the next client holds.
+    /// Adds the next client's samples.
     fn add_client<'r>(&mut self, rows: impl Iterator<Item = (&'r [f32], u32)>) {
         let start = self.labels.len() as u32;
         for (row, label) in rows {
@@ -147,25 +147,25 @@ impl SyntheticPart {
     }
 }
 
-/// How features become a label: the class whose linear score is highest.
+/// How features become a label: the class with the highest linear score.
 struct Labelling {
     matrix: Vec<f64>,
     bias: Vec<f64>,
 }
 
 impl SyntheticTable {
-    /// The sizes that a table of their own says, client by client.
+    /// The sizes that `[data.sizes]` describes, client by client.
     fn drawn_sizes(&self, settings: &Settings<'_>) -> Result<Option<Vec<usize>>, SettingsError> {
         if !settings.inner("sizes").is_written() {
             return Ok(None);
         }
         if let Some(key) = ["samples_min", "samples_max"].into_iter().find(|key| settings.has(key)) {
-            return Err(settings.error(key, "data.sizes says how many; leave out one of them"));
+            return Err(settings.error(key, "data.sizes sets the sizes; leave out one of them"));
         }
         let n_clients = self.clients.get() as usize;
         let seed = self.seed.unwrap_or(settings.context().seed);
         let sizes = sizes::build(settings, self.samples, n_clients, &mut Stream::of_run(seed, "sizes"))?;
-        let message = "how many is not said; give data.samples, or another kind";
+        let message = "it needs a size; give data.samples, or another kind";
         sizes.list(n_clients).map(Some).ok_or_else(|| settings.inner("sizes").error("kind", message))
     }
 
@@ -206,9 +206,9 @@ impl SyntheticTable {
         LabelledTask::new(net, net_seed, train.into_partition(width), test.into_partition(width), clusters)
     }
 
-    /// What the samples and one labelling a client take in memory, on average.
+    /// Expected memory of the samples and of one labelling per client.
     fn expected_bytes(&self) -> f64 {
-        // The mean of LogNormal(4, 2) is e^6.
+        // The mean of LogNormal(4, 2) is `e^6`.
         let drawn = f64::from(self.min_samples().get()) + 403.0;
         let most = self.samples_max.map_or(f64::INFINITY, |most| f64::from(most.get()));
         let per_client = self.samples.map_or(drawn.min(most), |samples| f64::from(samples.get()));
@@ -292,7 +292,7 @@ mod tests {
         tree.table("data", BuildContext::default()).parse().unwrap()
     }
 
-    /// Mean over the clients' own features, feature by feature.
+    /// Mean over the client's own features, feature by feature.
     fn feature_mean(data: &LabelledTask, client: usize, feature: usize) -> f64 {
         let train = data.train();
         let held = &train.by_client[client];
@@ -323,7 +323,7 @@ mod tests {
                 (ENTRY.build)(&tree.table("data", BuildContext { seed: 3, ..BuildContext::default() }));
             task.map_err(|error| error.to_string())
         };
-        // What the record keeps of it builds the same again.
+        // The resolved settings build the same data again.
         let text = "[data]\nkind = \"synthetic\"\nclients = 3\n[data.sizes]\nkind = \"pareto\"";
         let tree = Tree::parse(text, "a.toml").unwrap();
         let facts = BuildContext { seed: 3, ..BuildContext::default() };
@@ -338,18 +338,16 @@ mod tests {
         let task = build("clients = 400\n[data.sizes]\nkind = \"pareto\"\nleast = 50\nmost = 300").unwrap();
         let sizes: Vec<_> = (0..400).map(|idx| task.samples(ClientId::new(idx))).collect();
         assert!(sizes.iter().all(|size| (45..=270).contains(size)));
-        // In the mean the root of 50 * 300, nine tenths of which are trained on; the deviation of one is about 64.
+        // The geometric mean of the bounds, sqrt(50 * 300), with nine tenths trained on; the standard
+        // deviation of one size is about 64.
         let mean = sizes.iter().map(|&size| f64::from(size)).sum::<f64>() / 400.0;
         assert!((mean - 0.9 * 122.5).abs() < 5.0 * 64.0 / 20.0, "{mean}");
         for (text, expected) in [
             (
                 "samples_min = 3\n[data.sizes]\nkind = \"pareto\"",
-                "a.toml:4:1: data.samples_min = 3: data.sizes says how many",
+                "a.toml:4:1: data.samples_min = 3: data.sizes sets the sizes",
             ),
-            (
-                "[data.sizes]\nkind = \"equal\"",
-                "a.toml:5:1: data.sizes.kind = \"equal\": how many is not said",
-            ),
+            ("[data.sizes]\nkind = \"equal\"", "a.toml:5:1: data.sizes.kind = \"equal\": it needs a size"),
         ] {
             let error = build(text).err().unwrap();
             assert!(error.starts_with(expected), "{error}");

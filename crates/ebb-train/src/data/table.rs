@@ -1,4 +1,4 @@
-//! Rows of a table: classes to be told apart, or values to be met.
+//! Rows of a table: classification, or regression.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -19,20 +19,20 @@ use crate::Task;
 use crate::net::Input;
 use crate::read::{self, ColumnRole, ReadError, Table, TableForm};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "table",
-    about: "a CSV or Parquet file with a column of labels or values",
+    about: "a CSV or Parquet file with a column of labels, or columns of regression targets",
     example: "file = \"adult/adult.data.gz\"          # within the data folder, or an absolute path
 # test_file = \"adult/adult.test.gz\"   # or a share of the rows, drawn at random
 test_share = 0.2
 label = \"income\"                      # the column of the classes
-# targets = [\"hours-per-week\"]         # or those to be met, with loss = \"squared-error\" for the model
+# targets = [\"hours-per-week\"]         # or regression targets, with loss = \"squared-error\" for the model
 categorical = [\"workclass\", \"sex\"]    # columns of names; all others are numbers
 # leave_out = [\"fnlwgt\"]
-# columns = [\"age\", \"workclass\"]      # where the file has no line of their names
-# comment = \"|\"                       # what lines that are passed over begin with
-# separator = \";\"                    # if it is no comma
+# columns = [\"age\", \"workclass\"]      # where the file has no header line
+# comment = \"|\"                       # how comment lines begin
+# separator = \";\"                    # if it is not a comma
 # encoding = { classes = [\"no\", \"yes\"], columns = [{ name = \"age\", mean = 38.6, std = 13.6 }] }
 clients = 20
 # samples = 200                       # a client; without it, all there are
@@ -42,16 +42,16 @@ clients = 20
     build: |settings| Ok(Box::new(settings.parse::<TableData>()?.build(settings)?)),
 };
 
-/// Rows that stand in for those of a client.
+/// The number of placeholder rows that represent a client's rows.
 const PLACEHOLDER_SAMPLES: usize = 10;
 
-/// The most that the numbers of all rows may take.
+/// The most bytes that the features of all rows may take.
 const MAX_BYTES: u128 = 1 << 32;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TableData {
-    /// Where the rows are; only a server whose clients have them can do without.
+    /// The file of the rows; only a server whose clients have them needs none.
     file: Option<String>,
     test_file: Option<String>,
     test_share: Option<Share>,
@@ -64,11 +64,11 @@ struct TableData {
     columns: Option<Vec<String>>,
     comment: Option<char>,
     separator: Option<char>,
-    /// How rows become numbers, where the file does not say it.
+    /// How rows become features; without it, the file's rows determine it.
     encoding: Option<EncodingTable>,
     clients: NonZeroU32,
     samples: Option<NonZeroU32>,
-    /// Fixes who holds what when the run's seed varies.
+    /// Fixes the split when the run's seed varies.
     seed: Option<u64>,
     #[serde(skip_serializing)]
     #[expect(dead_code, reason = "a table that the split reads")]
@@ -110,16 +110,16 @@ impl TableData {
         };
         let n_bytes = (train.rows.len().max(test.rows.len()) * 4) as u128 * encoding.width as u128;
         if encoding.width == 0 || n_bytes > MAX_BYTES {
-            let message = format!("{} numbers a row, {n_bytes} bytes in all", encoding.width);
+            let message = format!("a row has {} features, which take {n_bytes} bytes in all", encoding.width);
             let remedy =
-                format!("leave some columns, but none with a name for each row; {MAX_BYTES} bytes at most");
+                format!("keep some columns, but none with a category per row, and at most {MAX_BYTES} bytes");
             return Err(settings.error("file", format!("{message}; {remedy}")));
         }
-        // What the file itself says, it says of all that is trained on.
+        // An encoding fitted to the file covers all of its training rows.
         let unknown = if self.encoding.is_some() { UnknownCategory::Refused } else { UnknownCategory::Zero };
         let (n_classes, train, test) = match &self.label {
             Some(label) => {
-                // A class all of whose rows are held out is one nevertheless.
+                // A class remains a class if all of its rows are held out.
                 let classes = match &self.encoding {
                     Some(given) => given.classes.clone(),
                     None => classes(settings, &part(all(&table)), label)?,
@@ -157,32 +157,34 @@ impl TableData {
             .build_task(settings, pools)
     }
 
-    /// What a server needs whose clients have all the rows: the model, and how its clients read and split theirs.
+    /// The task of a server whose clients hold all rows: the model, and how its clients read and split their
+    /// files.
     fn without_rows(&self, settings: &Settings<'_>) -> Result<LabelledTask, SettingsError> {
         if !settings.is_served() {
             return Err(settings.error("file", "missing; it has no default"));
         }
         let Some(given) = &self.encoding else {
-            let message = "missing; a server without rows says in data.encoding how those of its clients become numbers: classes, and \
-                           columns with name, and mean and deviation or categories. Or give a file of such rows";
+            let message = "missing; a server without rows needs data.encoding with classes, and with columns of name and either \
+                           mean and std or categories. Or give a file of such rows";
             return Err(settings.error("file", message));
         };
         if self.test_file.is_some() {
-            return Err(settings.error("test_file", "there is no file to go with it; give both or neither"));
+            return Err(settings.error("test_file", "it needs file too; give both or neither"));
         }
         self.check_encoding_table(settings, given)?;
         let width = Encoding::from_table(given).width;
         let n_targets = self.targets.as_ref().map_or(0, Vec::len);
         let n_classes = if self.label.is_some() { given.classes.len() } else { n_targets };
         if width == 0 || n_classes == 0 {
-            return Err(
-                settings.error("encoding.columns", "there is nothing to learn, or nothing to learn it from")
-            );
+            return Err(settings.error(
+                "encoding.columns",
+                "there are no features or no outputs; give at least one of each",
+            ));
         }
         if self.label.is_none() {
             check_regression_model(settings, Input::Flat(width), n_targets)?;
         }
-        // Rows of nothing stand in for those that are elsewhere, so that the split can be tried. Nobody trains on them.
+        // Placeholder rows of zeros, so that the split can be tried. Nobody trains on them.
         let blank = |n_rows: usize| {
             let rows = vec![0.0; n_rows * width];
             match &self.label {
@@ -200,19 +202,19 @@ impl TableData {
         Ok(task.with_test_set(Arc::new(blank(0)), Vec::new()))
     }
 
-    /// Whether a column is what the model should tell.
+    /// Whether a column is the label or a regression target.
     fn is_target(&self, name: &str) -> bool {
         self.label.as_deref() == Some(name) || self.targets.iter().flatten().any(|value| value == name)
     }
 
-    /// Says how rows become numbers here to clients who have other rows.
+    /// Resolves the encoding, so that clients with other rows encode them in the same way.
     fn resolve_encoding(&self, settings: &Settings<'_>, encoding: &Encoding, classes: &[String]) {
         if settings.is_served() && self.encoding.is_none() {
             settings.resolve_as("encoding", &encoding.to_table(classes.to_vec()));
         }
     }
 
-    /// Whether what is said of rows makes sense.
+    /// Checks the given encoding by itself.
     fn check_encoding_table(
         &self,
         settings: &Settings<'_>,
@@ -226,21 +228,21 @@ impl TableData {
         match (&self.label, given.classes.len()) {
             (None, 0) | (Some(_), 2..=MAX_CLASSES) => {}
             (None, _) => {
-                return wrong("there is no label, so there are no classes; leave them out".to_owned());
+                return wrong("without a label there are no classes; leave them out".to_owned());
             }
             (Some(_), count) => {
                 return wrong(format!(
-                    "expected 2 to {MAX_CLASSES} classes, found {count}; list all, by their numbers"
+                    "expected 2 to {MAX_CLASSES} classes, found {count}; list all, in the order of their numbers"
                 ));
             }
         }
         if let Some(duplicate) = first_duplicate(&given.classes) {
-            return wrong(format!("\"{duplicate}\" is there twice; leave out one of them"));
+            return wrong(format!("\"{duplicate}\" is listed twice; remove one of them"));
         }
         Ok(())
     }
 
-    /// Whether it can be done as it is said, with the columns that the file has.
+    /// Checks that the given encoding covers the columns of the file.
     fn check_encoding_columns(
         &self,
         settings: &Settings<'_>,
@@ -265,7 +267,7 @@ impl TableData {
         Err(settings.error("file", message))
     }
 
-    /// How CSV files are laid out.
+    /// The form of CSV files.
     fn table_form(&self, settings: &Settings<'_>) -> Result<TableForm<'_>, SettingsError> {
         let byte = |key: &str, given: char| {
             u8::try_from(given)
@@ -305,16 +307,15 @@ impl TableData {
         Ok((read::table(&path, form, role_of).map_err(wrong)?, path))
     }
 
-    /// Whether the columns that the settings name are there, and each is named for one purpose.
+    /// Checks that the columns that the settings name exist, and that each is named for one purpose.
     fn check_names(&self, settings: &Settings<'_>, names: &[String]) -> Result<(), SettingsError> {
         match (&self.label, &self.targets) {
             (None, None) => {
-                let message =
-                    "missing; name the column of the classes, or those of values to be met as values";
+                let message = "missing; name the column of the classes, or give the columns of regression targets as targets";
                 return Err(settings.error("label", message));
             }
             (Some(_), Some(_)) => {
-                return Err(settings.error("targets", "label is given; leave out one of them"));
+                return Err(settings.error("targets", "label is given too; leave out one of them"));
             }
             (None, Some(values)) if values.is_empty() => {
                 return Err(settings.error("targets", "give at least one column"));
@@ -370,7 +371,7 @@ impl TableData {
     }
 }
 
-/// Whether the test table has the columns of the other.
+/// Checks that both tables have the same columns.
 fn same_columns(settings: &Settings<'_>, table: &Table, test: &Table) -> Result<(), SettingsError> {
     let known = |table: &Table| table.columns.iter().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>();
     let (expected, found) = (known(table), known(test));
@@ -390,7 +391,9 @@ fn classes(settings: &Settings<'_>, part: &TablePart<'_>, label: &str) -> Result
     let names: BTreeSet<_> = names(part, label).collect();
     if !(2..=MAX_CLASSES).contains(&names.len()) {
         let message = format!("expected 2 to {MAX_CLASSES} classes, found {}", names.len());
-        return Err(settings.error("label", message + "; name another column, or meet its numbers as values"));
+        return Err(
+            settings.error("label", message + "; name another column, or give its numbers as targets")
+        );
     }
     let mut classes: Vec<_> = names.into_iter().map(str::to_owned).collect();
     if classes.iter().all(|class| class.parse::<i64>().is_ok()) {
@@ -470,7 +473,7 @@ mod tests {
     #[test]
     fn numbers_are_scaled_and_names_become_ones() {
         let data = build(TRAIN, TEST, SETTINGS).unwrap();
-        // Sizes have mean 4 and variance 5. Blue comes before red, and nobody trains on green.
+        // Sizes have mean 4 and variance 5. Blue comes before red, and green does not occur in training.
         let root = 5.0_f32.sqrt();
         let (train, test) = (&data.train().samples, &data.test().samples);
         let expected = [[-3.0, 0.0, 1.0], [-1.0, 1.0, 0.0], [1.0, 0.0, 1.0], [3.0, 0.0, 1.0]];
@@ -496,10 +499,10 @@ mod tests {
         let text = SETTINGS.replace("test_file = \"test.csv\"", "test_share = 0.5").replace("= 2", "= 1");
         let data = build(TRAIN, TEST, &text).unwrap();
         assert_eq!((data.train().samples.len(), data.test().samples.len()), (2, 2));
-        let expected = "a.toml:4:1: data.test_share = 0.1: leaves 4 samples to train on and 0 to judge on; \
+        let expected = "a.toml:4:1: data.test_share = 0.1: leaves 4 samples to train on and 0 to evaluate on; \
                         give another share, or more samples";
         check_refused(TRAIN, TEST, &text.replace("0.5", "0.1"), expected);
-        let expected = "a.toml:8:1: data.test_share = 0.5: test_file is given; leave out one of them";
+        let expected = "a.toml:8:1: data.test_share = 0.5: test_file is given too; leave out one of them";
         check_refused(TRAIN, TEST, &format!("{SETTINGS}test_share = 0.5"), expected);
     }
 
@@ -527,7 +530,7 @@ mod tests {
         );
         check_refused(&table(9), TEST, SETTINGS, &expected);
         let expected = "a.toml:5:1: data.label = \"kind\": expected 2 to 65536 classes, found 65537; \
-                        name another column, or meet its numbers as values";
+                        name another column, or give its numbers as targets";
         check_refused(&table(65_537), TEST, SETTINGS, expected);
     }
 
@@ -536,7 +539,7 @@ mod tests {
         let (train, test) = ("size,kind\n0,a\n1e-30,b\n", "size,kind\n0,a\n1e10,b\n");
         let text = "clients = 2\nfile = \"train.csv\"\ntest_file = \"test.csv\"\nlabel = \"kind\"";
         let expected = "a.toml:4:1: data.test_file = \"test.csv\": line 3, column \"size\": found 1e10, \
-                        too far from 5e-31 by a deviation of 5e-31; correct it, or leave out the column";
+                        too far from mean 5e-31 with std 5e-31; correct it, or leave out the column";
         check_refused(train, test, text, expected);
     }
 
@@ -552,9 +555,9 @@ mod tests {
             (vec![1.0, 10.0, 3.0, 9.0], false, 2)
         );
         assert_eq!(data.train().samples.width(), 2, "the two colours");
-        let expected = "model.loss: values are met by squared error; write loss = \"squared-error\"";
+        let expected = "model.loss: regression targets need squared error; write loss = \"squared-error\"";
         assert!(build(TRAIN, TEST, &text).err().unwrap().ends_with(expected));
-        let expected = "model.outputs = 3: expected one for each of the 2 values";
+        let expected = "model.outputs = 3: expected one for each of the 2 targets";
         assert!(build(TRAIN, TEST, &format!("{linear}\noutputs = 3")).err().unwrap().ends_with(expected));
     }
 
@@ -578,11 +581,11 @@ mod tests {
         );
         check(
             &changed("label = \"kind\"\n", ""),
-            "1:2: data.label: missing; name the column of the classes, or those of values to be met as values",
+            "1:2: data.label: missing; name the column of the classes, or give the columns of regression targets as targets",
         );
         check(
             &changed("label", "targets = [\"size\"]\nlabel"),
-            "5:1: data.targets = [\"size\"]: label is given; leave out one of them",
+            "5:1: data.targets = [\"size\"]: label is given too; leave out one of them",
         );
         check(
             &changed("label = \"kind\"", "targets = []"),
@@ -613,17 +616,17 @@ mod tests {
         );
         check_refused(TRAIN, &TEST.replace("10.", "11"), SETTINGS, &expected);
         let expected = "a.toml:5:1: data.label = \"kind\": expected 2 to 65536 classes, found 1; name another column, \
-             or meet its numbers as values";
+             or give its numbers as targets";
         check_refused(&TRAIN.replace("10", "9"), TEST, SETTINGS, expected);
         let expected = "a.toml:3:1: data.file = \"train.csv\": at/train.csv: expected a class in line 3, \
-                        column \"kind\", found nothing; fill it in, or take out the row";
+                        column \"kind\", found nothing; fill it in, or remove the row";
         check_refused(&TRAIN.replace("blue,9", "blue, "), TEST, SETTINGS, expected);
         let expected = "a.toml:3:1: data.file = \"gone.csv\": there is no such file in at; correct it, or give an \
                         absolute path";
         check_refused(TRAIN, TEST, &SETTINGS.replace("train.csv", "gone.csv"), expected);
     }
 
-    /// What a server with these rows says of them.
+    /// The data table that a server with these rows resolves.
     fn resolved_data_table(train: &str, text: &str) -> String {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("train.csv"), train).unwrap();
@@ -641,7 +644,7 @@ mod tests {
         let served = resolved_data_table(TRAIN, &format!("kind = \"table\"\n{SETTINGS}"))
             .replace("kind = \"table\"\n", "");
         assert!(served.contains("[data.encoding]\nclasses = [\"9\", \"10\"]"), "{served}");
-        // Other means, other names, other classes, and another order of columns; what is the same row stays it.
+        // The file has other means, categories, classes and column order; equal rows are encoded equally.
         let own = "kind,colour,size,id\n10,red,3,a\n10,red,100,b\n10,blue,5,c\n";
         let (theirs, ours) = (build(TRAIN, TEST, SETTINGS).unwrap(), build(own, TEST, &served).unwrap());
         let root = 5.0_f32.sqrt();
@@ -655,7 +658,7 @@ mod tests {
         assert_eq!(labels(&ours.train().samples), [1, 1, 1]);
         assert_eq!(ours.net().layout(), theirs.net().layout());
         assert_eq!(rows(&ours.test().samples), rows(&theirs.test().samples));
-        // A record has it, and is repeated from it.
+        // A record keeps the encoding, and a run is repeated from it.
         let again = build(TRAIN, TEST, &served).unwrap();
         assert_eq!(rows(&again.train().samples), rows(&theirs.train().samples));
 
@@ -693,7 +696,7 @@ mod tests {
         assert_eq!((task.n_clients(), task.layout().len(), task.n_test_batches()), (4, 3 * 3 + 3, 0));
         assert!(resolved.contains("held_out = 0.25") && resolved.contains("[data.encoding]"), "{resolved}");
         let error = build(rest).err().unwrap();
-        assert!(error.contains("data.file: missing; a server without rows says in data.encoding"), "{error}");
+        assert!(error.contains("data.file: missing; a server without rows needs data.encoding"), "{error}");
         let tree = Tree::parse(&format!("[data]\nkind = \"table\"\n{rest}{encoding}"), "a.toml").unwrap();
         let error =
             crate::data::build(&tree.table("data", BuildContext::default())).err().unwrap().to_string();
@@ -712,15 +715,12 @@ mod tests {
         let whole = format!("{SETTINGS}encoding = {{ {classes}, columns = [{size}, {colour}] }}");
         assert_eq!(build(TRAIN, TEST, &whole).unwrap().train().samples.width(), 3);
         check(&format!("columns = [{size}, {colour}]"), "expected 2 to 65536 classes, found 0");
-        check(&format!("classes = [\"9\", \"9\"], columns = [{size}, {colour}]"), "\"9\" is there twice");
+        check(&format!("classes = [\"9\", \"9\"], columns = [{size}, {colour}]"), "\"9\" is listed twice");
         check(&format!("{classes}, columns = [{size}]"), "column \"colour\" is not in data.encoding");
         check(&format!("{classes}, columns = [{size}, {colour}, {size}]"), "data.encoding.columns[2]");
-        check(
-            &format!("{classes}, columns = [{colour}]").replace("colour", "size"),
-            "give its mean and its deviation",
-        );
+        check(&format!("{classes}, columns = [{colour}]").replace("colour", "size"), "give its mean and std");
         check(&format!("{classes}, columns = [{size}]").replace("size", "colour"), "give its categories");
-        check(&format!("{classes}, columns = [{size}]").replace("2.5", "0.0"), "a deviation above 0");
+        check(&format!("{classes}, columns = [{size}]").replace("2.5", "0.0"), "a std above 0");
         let weight = size.replace("size", "weight");
         check(&format!("{classes}, columns = [{size}, {colour}, {weight}]"), "there is no column \"weight\"");
     }
@@ -743,7 +743,7 @@ mod tests {
         };
         assert_eq!(counts(&adult.train().samples), (24_720, 7_841));
         assert_eq!(counts(&adult.test().samples), (12_435, 3_846));
-        // Six numbers, and the names of eight columns, the unknown ones among them.
+        // Six numbers, and the categories of eight columns, the unknown ones among them.
         assert_eq!(adult.train().samples.width(), 6 + 9 + 16 + 7 + 15 + 6 + 5 + 2 + 42);
         assert_eq!(adult.train().by_client.len(), 10);
     }

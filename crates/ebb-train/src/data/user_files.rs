@@ -1,4 +1,5 @@
-//! Samples of the user's own: some are held out where there is no file to judge on, and some have values to be met.
+//! Helpers for the user's own samples: holding out a share where there is no test file, and regression
+//! targets.
 
 use ebb_round::Stream;
 use ebb_settings::{Settings, SettingsError, Share};
@@ -6,13 +7,13 @@ use ebb_settings::{Settings, SettingsError, Share};
 use crate::net::{self, Input};
 use crate::split::share_of;
 
-/// The model without `[model]`.
+/// The model if there is no `[model]` table.
 pub(super) const DEFAULT_MODEL: &str = "logistic";
 
-/// More classes than this are a mistake: labels that are no labels.
+/// More classes than this are a mistake: such labels are probably not classes.
 pub(super) const MAX_CLASSES: usize = 1 << 16;
 
-/// What is trained on and what is held out, neither of them nothing: this share of all, a fifth without one.
+/// The training and held-out indices, neither of them empty; the share is a fifth by default.
 pub(super) fn hold_out(
     settings: &Settings<'_>,
     n_samples: usize,
@@ -22,25 +23,27 @@ pub(super) fn hold_out(
     let fifth = Share::new(0.2).expect("a fifth leaves a rest");
     let (train, test) = draw_hold_out(n_samples, share.unwrap_or(fifth), seed);
     if train.is_empty() || test.is_empty() {
-        let message = format!("leaves {} samples to train on and {} to judge on", train.len(), test.len());
+        let message = format!("leaves {} samples to train on and {} to evaluate on", train.len(), test.len());
         return Err(settings.error("test_share", message + "; give another share, or more samples"));
     }
     Ok((train, test))
 }
 
-/// A file to judge on and a share to hold out exclude each other.
+/// Checks that a test file and a held-out share are not both given.
 pub(super) fn check_test_source(
     settings: &Settings<'_>,
     file: Option<&String>,
     share: Option<Share>,
 ) -> Result<(), SettingsError> {
     match (file, share) {
-        (Some(_), Some(_)) => Err(settings.error("test_share", "test_file is given; leave out one of them")),
+        (Some(_), Some(_)) => {
+            Err(settings.error("test_share", "test_file is given too; leave out one of them"))
+        }
         _ => Ok(()),
     }
 }
 
-/// Whether the network that `[model]` describes meets so many values.
+/// Checks that the network of `[model]` fits this number of regression targets.
 pub(super) fn check_regression_model(
     settings: &Settings<'_>,
     input: Input,
@@ -49,11 +52,11 @@ pub(super) fn check_regression_model(
     let model = settings.at_path("model");
     let net = net::build(&model, input, n_targets, DEFAULT_MODEL)?;
     if !net.is_regression() {
-        let message = "values are met by squared error; write loss = \"squared-error\"";
+        let message = "regression targets need squared error; write loss = \"squared-error\"";
         return Err(model.error("loss", message));
     }
     if net.n_classes() != n_targets {
-        return Err(model.error("outputs", format!("expected one for each of the {n_targets} values")));
+        return Err(model.error("outputs", format!("expected one for each of the {n_targets} targets")));
     }
     Ok(())
 }
@@ -80,7 +83,7 @@ mod tests {
         assert_eq!(all, (0..103).collect::<Vec<_>>());
         assert_eq!(drawn(103, 0.2, 1), (train, test));
         assert_eq!(drawn(3, 0.0, 1), (vec![0, 1, 2], vec![]));
-        // As it is said, though 100 x 0.29 is less than 29 in binary.
+        // As the share is written, though 100 x 0.29 is less than 29 in binary.
         assert_eq!(drawn(100, 0.29, 1).1.len(), 29);
     }
 }

@@ -1,35 +1,35 @@
 //! A round pen on paper of 28 x 28: how much ink each pixel gets.
 
-/// Rows of an image, and columns.
+/// Rows and columns of an image.
 pub(super) const SIDE: usize = 28;
 
 /// A point on the paper, in pixels from the top left corner: right, then down.
 pub(super) type Point = [f64; 2];
 
-/// Where the pen is, and the radius of what it leaves there.
+/// A position of the pen, and the radius of its ink there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PenPoint {
     pub(super) at: Point,
     pub(super) radius: f64,
 }
 
-/// How much of each pixel is covered, row after row, from 0 to 1.
+/// The covered share of each pixel, row after row, from 0 to 1.
 pub(super) struct Canvas {
     ink: [f64; SIDE * SIDE],
 }
 
 impl Canvas {
-    /// With nothing on it.
+    /// An empty canvas.
     pub(super) fn blank() -> Canvas {
         Canvas { ink: [0.0; SIDE * SIDE] }
     }
 
-    /// How much of each pixel is covered.
+    /// The covered share of each pixel.
     pub(super) fn ink(&self) -> &[f64] {
         &self.ink
     }
 
-    /// Draws a straight line. What is covered twice is no darker.
+    /// Draws a straight line. Overlapping ink is no darker.
     pub(super) fn line(&mut self, from: PenPoint, to: PenPoint) {
         let reach = from.radius.max(to.radius) + 1.0;
         for row in pixel_range(from.at[1].min(to.at[1]) - reach, from.at[1].max(to.at[1]) + reach) {
@@ -40,7 +40,7 @@ impl Canvas {
         }
     }
 
-    /// Lets every pixel give this share of its ink to each neighbour, first along rows, then along columns.
+    /// Spreads this share of every pixel's ink to each neighbour, first along rows, then along columns.
     pub(super) fn blur(&mut self, share: f64) {
         for start in 0..SIDE {
             self.blur_line(start * SIDE, 1, share);
@@ -62,9 +62,9 @@ impl Canvas {
     }
 }
 
-/// The pixels that a stretch of a row or column touches, as far as they are on the paper.
+/// The pixels that an interval of a row or column touches, as far as they are on the paper.
 fn pixel_range(from: f64, to: f64) -> std::ops::Range<usize> {
-    // A cast stops at 0 where the stretch begins beyond the edge.
+    // A cast stops at 0 where the interval begins beyond the edge.
     from as usize..(to as usize + 1).min(SIDE)
 }
 
@@ -92,7 +92,7 @@ mod tests {
         let mut canvas = Canvas::blank();
         canvas.line(pen_point(3.5, 5.5, 1.0), pen_point(9.5, 5.5, 1.0));
         let at = |column: usize, row: usize| canvas.ink()[row * SIDE + column];
-        // In the middle, on the edge, beside it; and before the start.
+        // In the middle, on the edge, outside of it; and before the start.
         assert_eq!([at(6, 5), at(6, 4), at(6, 6), at(6, 3)], [1.0, 0.5, 0.5, 0.0]);
         assert_eq!([at(3, 5), at(2, 5), at(1, 5)], [1.0, 0.5, 0.0]);
         assert_eq!(canvas.ink().iter().filter(|&&ink| ink > 0.0).count(), 7 + 2 * 7 + 2 + 4);

@@ -1,29 +1,29 @@
-//! The ways in which people write a digit: where the pen goes, before anybody's hand shakes.
+//! The ways in which people write a digit: the ideal path of the pen, before errors are added.
 //!
-//! A stroke passes through its marks, left to right and top to bottom from 0 to about 1; only the shape counts,
-//! for size and place are the hand's. Between corners it is smooth.
+//! A stroke passes through its marks, with coordinates from 0 to about 1, left to right and top to bottom.
+//! Only the shape counts, for size and position are chosen later. Between corners a stroke is smooth.
 
 use Mark::{Corner, On};
 
-/// A place that the pen passes.
+/// A point that the pen passes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Mark {
-    /// Smoothly.
+    /// Passed smoothly.
     On(f64, f64),
-    /// Turning sharply.
+    /// Passed with a sharp turn.
     Corner(f64, f64),
 }
 
 /// One way to write a digit.
 #[derive(Debug)]
 pub(super) struct Glyph {
-    /// How common it is, beside the other ways.
+    /// How common it is, relative to the digit's other glyphs.
     pub(super) weight: usize,
-    /// What the pen does between being put down and being lifted.
+    /// The marks between putting the pen down and lifting it.
     pub(super) strokes: &'static [&'static [Mark]],
 }
 
-/// The ways of each digit.
+/// The glyphs of each digit.
 pub(super) const GLYPHS: [&[Glyph]; 10] = [ZERO, ONE, TWO, THREE, FOUR, FIVE, SIX, SEVEN, EIGHT, NINE];
 
 const fn glyph(weight: usize, strokes: &'static [&'static [Mark]]) -> Glyph {

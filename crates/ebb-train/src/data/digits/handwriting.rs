@@ -1,21 +1,22 @@
-//! A hand that writes: no digit comes out the same twice.
+//! Draws a digit by hand: with random errors, so that no two images are the same.
 
 use ebb_round::Stream;
 
 use super::canvas::{Canvas, PenPoint, Point, SIDE};
 use super::glyphs::{GLYPHS, Glyph, Mark};
 
-/// Straight pieces that stand for one curve.
+/// Straight segments that approximate one curve.
 const SEGMENTS: usize = 5;
-/// How far marks are missed, in heights of the digit, and which share of that the next mark inherits.
+/// Standard deviation of a mark's error, in heights of the digit, and the share of it that the next mark
+/// inherits.
 const MARK_ERROR_STD: f64 = 0.03;
 const MARK_ERROR_CORRELATION: f64 = 0.5;
-/// How far the handles of a curve stray beside that.
+/// Standard deviation of the additional error of a curve's handles.
 const HANDLE_ERROR_STD: f64 = 0.018;
-/// What stays free around a digit, in pixels.
+/// The free margin around a digit, in pixels.
 const MARGIN: f64 = 1.0;
 
-/// Writes a digit somewhere on a sheet of its own.
+/// Writes a digit somewhere on a canvas of its own.
 pub(super) fn write(digit: usize, stream: &mut Stream) -> Canvas {
     let glyph = draw_glyph(GLYPHS[digit], stream);
     let style = WritingStyle::draw(stream);
@@ -32,7 +33,7 @@ pub(super) fn write(digit: usize, stream: &mut Stream) -> Canvas {
     canvas
 }
 
-/// A way, the common ones more often.
+/// Draws a glyph with probability proportional to its weight.
 fn draw_glyph<'w>(glyphs: &'w [Glyph], stream: &mut Stream) -> &'w Glyph {
     let total = glyphs.iter().map(|way| way.weight).sum();
     let mut drawn = stream.below(total);
@@ -46,11 +47,11 @@ fn draw_glyph<'w>(glyphs: &'w [Glyph], stream: &mut Stream) -> &'w Glyph {
     chosen.expect("the number drawn is below the sum of the weights")
 }
 
-/// What one image's writing has in common.
+/// The properties that all strokes of one image share.
 struct WritingStyle {
-    /// From the box of the ways to pixels: rows of a matrix.
+    /// The linear map from glyph coordinates to pixels: rows of a matrix.
     shape: [Point; 2],
-    /// Slow waves that bend the digit: how far, how fast along the digit and from where, for both directions.
+    /// Slow waves that bend the digit: amplitude, frequency along the digit and phase, for both directions.
     waves: [[f64; 3]; 2],
     radius: f64,
     blur: f64,
@@ -63,7 +64,7 @@ impl WritingStyle {
         let slant = 0.12 + jitter(stream, 0.22);
         let turn = jitter(stream, 0.10);
         let (sin, cos) = (libm::sin(turn), libm::cos(turn));
-        // First leaning to the right going up, then turned.
+        // The glyph is first slanted to the right, then rotated.
         let shape =
             [[width * cos, height * (-slant * cos - sin)], [width * sin, height * (-slant * sin + cos)]];
         let mut wave = || [jitter(stream, 0.035), 2.5 + 3.5 * stream.uniform(), 6.3 * stream.uniform()];
@@ -76,7 +77,7 @@ impl WritingStyle {
         }
     }
 
-    /// Takes a stroke from the box of the ways to pixels, wherever they lie.
+    /// Maps a stroke from glyph coordinates to pixels, on or off the canvas.
     fn transform(&self, stroke: &[Point]) -> Vec<Point> {
         let bend = |[far, fast, from]: [f64; 3], along: f64| far * libm::sin(fast * along + from);
         let laid = |&[x, y]: &Point| {
@@ -86,7 +87,7 @@ impl WritingStyle {
         stroke.iter().map(laid).collect()
     }
 
-    /// Draws a stroke, pressing harder here and softer there.
+    /// Draws a stroke with varying pressure.
     fn draw_stroke(&self, stroke: &[Point], stream: &mut Stream, canvas: &mut Canvas) {
         let (start, end) = (1.0 + jitter(stream, 0.14), 1.0 + jitter(stream, 0.14));
         let last = (stroke.len() - 1) as f64;
@@ -100,12 +101,12 @@ impl WritingStyle {
     }
 }
 
-/// A normal number of this deviation, at most two and a half of them from 0.
+/// A normal number with this standard deviation, truncated at 2.5 standard deviations.
 fn jitter(stream: &mut Stream, std: f64) -> f64 {
     stream.normal().clamp(-2.5, 2.5) * std
 }
 
-/// The line that passes the marks, each of them missed by a little.
+/// The line through the marks, each of them missed by a little.
 fn path(marks: &[Mark], stream: &mut Stream) -> Vec<Point> {
     let mut points = Vec::with_capacity(1 + SEGMENTS * marks.len());
     let mut run: Vec<Point> = Vec::with_capacity(marks.len());
@@ -122,7 +123,7 @@ fn path(marks: &[Mark], stream: &mut Stream) -> Vec<Point> {
     points
 }
 
-/// Adds the cubic curves through some points, straight at both ends (Catmull and Rom's, as Bézier's).
+/// Adds the cubic curves through some points, straight at both ends (Catmull-Rom, in Bézier form).
 fn smooth(run: &[Point], stream: &mut Stream, points: &mut Vec<Point>) {
     let mut handle = |idx: usize| -> Point {
         let here = run[idx];
@@ -138,7 +139,7 @@ fn smooth(run: &[Point], stream: &mut Stream, points: &mut Vec<Point>) {
         let curve = [from, plus(from, leaving, 1.0), plus(to, arriving, -1.0), to];
         let first = usize::from(!points.is_empty());
         points.extend((first..=SEGMENTS).map(|segment| on_curve(curve, segment as f64 / SEGMENTS as f64)));
-        // Leaving as it arrived, the pen makes no corner.
+        // The pen leaves in the direction in which it arrived, so it makes no corner.
         leaving = arriving;
     }
 }
@@ -157,7 +158,7 @@ fn on_curve(curve: [Point; 4], share: f64) -> Point {
     [one(0), one(1)]
 }
 
-/// Moves the strokes to somewhere near the middle of the paper, and shrinks them should they not fit.
+/// Moves the strokes near the middle of the paper, and shrinks them if they do not fit.
 fn fit_to_canvas(strokes: &mut [Vec<Point>], radius: f64, stream: &mut Stream) {
     let available = SIDE as f64 - 2.0 * (MARGIN + radius);
     let bounds = [0, 1].map(|axis| bounds(strokes, axis));
@@ -165,7 +166,7 @@ fn fit_to_canvas(strokes: &mut [Vec<Point>], radius: f64, stream: &mut Stream) {
     let scale = (available / largest).min(1.0);
     for axis in 0..2 {
         let [low, high] = bounds[axis];
-        // Rounding must not leave less than nothing.
+        // Rounding must not make the slack negative.
         let slack = ((available - scale * (high - low)) / 2.0).max(0.0);
         let shift = jitter(stream, 1.4).clamp(-slack, slack);
         let (middle, to) = ((low + high) / 2.0, SIDE as f64 / 2.0 + shift);
@@ -175,7 +176,7 @@ fn fit_to_canvas(strokes: &mut [Vec<Point>], radius: f64, stream: &mut Stream) {
     }
 }
 
-/// The lowest and the highest that strokes reach.
+/// The lowest and the highest coordinate of the strokes.
 fn bounds(strokes: &[Vec<Point>], axis: usize) -> [f64; 2] {
     let reach = |[low, high]: [f64; 2], point: &Point| [low.min(point[axis]), high.max(point[axis])];
     strokes.iter().flatten().fold([f64::INFINITY, f64::NEG_INFINITY], reach)
@@ -194,7 +195,7 @@ mod tests {
             let idx = GLYPHS[7].iter().position(|other| std::ptr::eq(glyph, other)).unwrap();
             counts[idx] += 1;
         }
-        // Standard deviation at most 50.
+        // The standard deviation is at most 50.
         let near = |(count, weight): (i32, usize)| (count - 1000 * weight as i32).abs() < 5 * 50;
         assert!(counts.into_iter().zip([4, 3, 3]).all(near), "{counts:?}");
     }
@@ -223,7 +224,7 @@ mod tests {
             fit_to_canvas(&mut strokes, 2.0, &mut stream);
             strokes.remove(0)
         };
-        // 28 pixels, less the margin of 1 and the pen's 2 on either side.
+        // 28 pixels, minus the margin of 1 and the pen's 2 on either side.
         let large = placed([44.0, 22.0]);
         let near = |one: f64, two: f64| (one - two).abs() < 1e-9;
         assert!(near(large[0][0], 3.0) && near(large[1][0], 25.0) && near(large[1][1] - large[0][1], 11.0));

@@ -1,8 +1,8 @@
-//! Handwritten-looking digits, drawn when they are needed: images for whoever has no files.
+//! Handwritten-looking digits, drawn on demand: images for users without data files.
 //!
-//! Ten classes of 28 x 28 as in MNIST, written in several ways, by a hand that leans, turns, stretches, shakes
-//! and never hits the same place, with a thin or a thick pen, on paper that is not clean. Only arithmetic that
-//! is the same to the last bit everywhere is used, so a seed gives the same bytes on every machine.
+//! Ten classes of 28 x 28 as in MNIST, with several glyphs per digit. Slant, rotation, stretch, position and
+//! pen width vary, and the paper is noisy. The arithmetic gives the same bits everywhere, so a seed gives the
+//! same images on every machine.
 
 mod canvas;
 mod glyphs;
@@ -20,7 +20,7 @@ use crate::Task;
 use crate::read::{Images, Part};
 use canvas::SIDE;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "digits",
     about: "handwritten-looking digits of 28 x 28, drawn from the seed without any file",
@@ -36,10 +36,10 @@ noise = 0.1                # standard deviation of a pixel's error; ink is 1
     build,
 };
 
-/// Mean and deviation of the pixels, about, so that networks start with numbers around 0.
+/// Approximate mean and standard deviation of the pixels, so that networks start with inputs around 0.
 pub(super) const MEAN_AND_STD: (f32, f32) = (0.14, 0.24);
 
-/// More than this is a slip of the keyboard.
+/// More than this is probably a typing error.
 const MAX_SAMPLES: u32 = 10_000_000;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -91,7 +91,7 @@ fn build(settings: &Settings<'_>) -> Result<Box<dyn Task>, SettingsError> {
     Ok(Box::new(dealing.build_task(settings, pools(train, test, "mnist-cnn"))?))
 }
 
-/// What is drawn without settings.
+/// The images with default settings.
 pub(super) fn default_images(part: Part) -> Images {
     let count = match part {
         Part::Train => six_thousand(),
@@ -100,7 +100,8 @@ pub(super) fn default_images(part: Part) -> Images {
     draw(part, count.get() as usize, tenth().get(), 1)
 }
 
-/// So many digits, 0 to 9 over and over: of each class as many, or one more. Fewer of them are the first of more.
+/// `count` digits, 0 to 9 in turn: class sizes differ by at most one. A smaller set is the beginning of a
+/// larger one.
 fn draw(part: Part, count: usize, noise: f64, seed: u64) -> Images {
     let purpose = match part {
         Part::Train => "digits for training",
@@ -118,10 +119,10 @@ fn draw(part: Part, count: usize, noise: f64, seed: u64) -> Images {
     Images { pixels, labels, height: SIDE, width: SIDE, channels: 1, n_classes: 10 }
 }
 
-/// An about normal number of mean 0 and deviation 1: the sum of four bytes.
+/// An approximately normal number with mean 0 and standard deviation 1: the sum of four bytes.
 fn normal_error(bits: u32) -> f64 {
     let sum: u32 = bits.to_le_bytes().into_iter().map(u32::from).sum();
-    // Four times (256^2 - 1) / 12 is the variance, whose root this is.
+    // The divisor is the root of the variance, `4 * (256^2 - 1) / 12`.
     (f64::from(sum) - 510.0) / 147.800_541_27
 }
 

@@ -72,7 +72,7 @@ fn errors_have_mean_0_and_std_1() {
         sum += one;
         squares += one * one;
     }
-    // Five standard errors; those of the variance are below a normal law's.
+    // Five standard errors; those of the variance are below a normal distribution's.
     let n = f64::from(n);
     assert!((sum / n).abs() < 5.0 / n.sqrt() && (squares / n - 1.0).abs() < 5.0 * (2.0 / n).sqrt());
     assert!(normal_error(0) == -normal_error(u32::MAX) && normal_error(0x7F80_7F80) == 0.0);
@@ -116,7 +116,7 @@ fn nonsense_is_refused() {
     );
 }
 
-/// Test accuracy of a network after each of these rates was used for a pass over all samples.
+/// Test accuracy of a network after one epoch with each of these learning rates.
 fn accuracy(model: &str, seed: u64, learning_rates: &[f32]) -> f64 {
     let task = task(&format!("clients = 1\n[model]\nkind = \"{model}\""), seed).unwrap();
     let work = Work { amount: Amount::Epochs(NonZeroU32::MIN), batch_size: NonZeroU32::new(20) };
