@@ -1,4 +1,4 @@
-//! A step allocates nothing, whatever the network.
+//! A training step allocates nothing, whatever the network.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -44,7 +44,7 @@ fn check(name: &str, spec: &Spec, rule: &StepRule<'_>) {
     let mut workspace = Workspace::new(&net, 5);
     workspace.load(&net, &start);
     workspace.set_step_rule(&net, rule, &start);
-    // The first step makes room for lists of live outputs.
+    // The first step allocates the lists of active outputs.
     step(&net, &mut workspace, 5);
     let before = COUNT.with(Cell::get);
     for n_rows in [5, 2, 5] {

@@ -1,7 +1,8 @@
-//! Readers of files, on files that were damaged at random: none panics, and none takes more memory than the checked
+//! Readers of files, on randomly damaged files. None panics, and none takes more memory than the checked
 //! header, or the length of the file, accounts for.
 //!
-//! `cargo xtask fuzz` runs it on ten millions; as a test it is a sample of them. What is tried depends on the seed alone.
+//! `cargo xtask fuzz` runs ten million inputs; the test runs a sample of them. The inputs depend on the seed
+//! alone.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -17,7 +18,7 @@ use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
 thread_local! {
-    /// Bytes that this thread holds, and the most it held since it was last asked.
+    /// Bytes that this thread holds, and the maximum since it was last reset.
     static HELD: Cell<i64> = const { Cell::new(0) };
     static PEAK: Cell<i64> = const { Cell::new(0) };
 }
@@ -56,7 +57,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a reader took at most beyond what was held before, and whether it panicked.
+/// The most bytes that a reader took in addition to those held before, and whether it panicked.
 fn measured<T, E>(parse: impl FnOnce() -> Result<T, E>) -> (i64, Option<bool>) {
     let before = HELD.with(Cell::get);
     PEAK.with(|most| most.set(before));
@@ -64,17 +65,17 @@ fn measured<T, E>(parse: impl FnOnce() -> Result<T, E>) -> (i64, Option<bool>) {
     (PEAK.with(Cell::get) - before, done.ok())
 }
 
-/// Memory beside what a file accounts for: decoders' tables, buffers, messages.
+/// Bytes beyond what a file accounts for: decoders' tables, buffers, messages.
 const SLACK: u64 = 1 << 18;
 
-/// What compressed text may grow to however short it is.
+/// A length that any short compressed text may expand to.
 const SHORT_TEXT: u64 = 1 << 20;
 
-/// A reader, files to begin with, and what it may take for a file.
+/// A reader, its seed files, and the memory that it may take for a file.
 struct Target {
     name: &'static str,
     seeds: Vec<Vec<u8>>,
-    /// Whether files may be compressed as a whole: then some are damaged before that.
+    /// Whether files may be compressed as a whole: some are then damaged before compression.
     gzipped: bool,
     parse: fn(&[u8]) -> bool,
     max_bytes: fn(&[u8]) -> u64,
@@ -86,7 +87,7 @@ fn gzip(content: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// The first bytes of what a file holds, decompressed where it is compressed.
+/// The first bytes of a file's content, decompressed if it is compressed.
 fn start(bytes: &[u8], n_bytes: usize) -> Vec<u8> {
     let mut start = Vec::new();
     if bytes.starts_with(&[0x1f, 0x8b]) {
@@ -97,10 +98,10 @@ fn start(bytes: &[u8], n_bytes: usize) -> Vec<u8> {
     start
 }
 
-/// Nothing grows to more than this when it is decompressed.
+/// Deflate's largest expansion.
 const DEFLATE: u64 = 1032;
 
-/// What an IDX file of so many dimensions declares, if a file of this length can hold it.
+/// The bytes that an IDX file with `n_dimensions` declares, if a file of this length can hold them.
 fn declared_by_idx(bytes: &[u8], n_dimensions: usize) -> u64 {
     let start = start(bytes, 4 + 4 * n_dimensions);
     if start.len() < 4 + 4 * n_dimensions || start[..4] != [0, 0, 8, n_dimensions as u8] {
@@ -117,18 +118,18 @@ fn idx(sizes: &[u32], values: &[u8]) -> Vec<u8> {
     [&[0, 0, 8, sizes.len() as u8 / 4][..], &sizes, values].concat()
 }
 
-/// Values that look like some data.
+/// Values that look like real data.
 fn values(count: usize, below: u32) -> Vec<u8> {
     (0..count).map(|at| ((at * at / 7 + at) as u32 % below) as u8).collect()
 }
 
-/// A real file's first bytes, where there is one.
+/// The first bytes of a real file, if there is one.
 fn real(file: &str, n_bytes: usize) -> Option<Vec<u8>> {
     let folder = std::env::var_os("EBBFLOW_DATA")?;
     Some(start(&std::fs::read(Path::new(&folder).join(file)).ok()?, n_bytes))
 }
 
-/// Its first whole lines.
+/// The first whole lines of a real file, if there is one.
 fn real_lines(file: &str, heading: &str, n_bytes: usize) -> Option<Vec<u8>> {
     let mut lines = real(file, n_bytes)?;
     let end = lines.iter().rposition(|&byte| byte == b'\n')? + 1;
@@ -142,7 +143,7 @@ fn real_idx(file: &str, sizes: &[u32]) -> Option<Vec<u8>> {
     Some(idx(sizes, &real(file, header + n_values)?[header..]))
 }
 
-/// Names for its columns: those with a c hold words.
+/// Names of Adult's columns: those with a c are categorical.
 const ADULT: &str = "age,c1,weight,c2,years,c3,c4,c5,c6,c7,gain,loss,hours,c8,c9\n";
 
 const FORM: TableForm<'_> = TableForm { names: None, comment: None, separator: None };
@@ -189,7 +190,7 @@ fn targets() -> Vec<Target> {
             ),
             gzipped: true,
             parse: |bytes| ok(parse::idx_images(bytes)),
-            // Content grows as it is read: never to more than twice what was declared.
+            // The content grows as it is read, to at most twice what was declared.
             max_bytes: |bytes| 2 * declared_by_idx(bytes, 3) + 8 * bytes.len() as u64,
         },
         Target {
@@ -251,7 +252,7 @@ fn targets() -> Vec<Target> {
             seeds: with(vec![table.as_bytes().to_vec()], real_lines("adult/adult.data.gz", ADULT, 2000)),
             gzipped: true,
             parse: |bytes| ok(parse::csv(bytes, FORM, role_of)),
-            // A value of two bytes, with its comma, is a number of 8 or a name of its own.
+            // A value of two bytes, with its comma, becomes a number of 8 bytes or a category of its own.
             max_bytes: |bytes| 128 * grown(bytes),
         },
         Target {
@@ -281,12 +282,12 @@ fn archives() -> Vec<Vec<u8>> {
     files.iter().map(|file| std::fs::read(file).unwrap()).collect()
 }
 
-/// As much text as a file may hold.
+/// The longest text that a file may expand to.
 fn grown(bytes: &[u8]) -> u64 {
     if bytes.starts_with(&[0x1f, 0x8b]) { 200 * bytes.len() as u64 + SHORT_TEXT } else { bytes.len() as u64 }
 }
 
-/// Numbers at which things break.
+/// Numbers at which parsers tend to fail.
 const ODD: [u32; 12] =
     [0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_fffe, u32::MAX];
 
@@ -324,24 +325,24 @@ fn damage(bytes: &mut Vec<u8>, other: &[u8], stream: &mut Stream) {
     }
 }
 
-/// What came of many damaged files.
+/// The outcomes of many damaged files.
 #[derive(Default)]
 struct Count {
     refused: u64,
-    /// Damage that is not seen: other values, or none at all.
+    /// Files that were read in spite of the damage: other values, or none at all.
     taken: u64,
     peak: i64,
 }
 
 impl Target {
-    /// Tries the damaged files of these numbers; or says which of them did harm.
+    /// Runs the inputs of these numbers; an error names the one that caused a panic or took too much memory.
     fn run_inputs(&self, numbers: std::ops::Range<u64>) -> Result<Count, String> {
         let mut counted = Count { peak: i64::MIN, ..Count::default() };
         for number in numbers {
             let mut stream = Stream::of_round(2026, self.name, number as u32);
             let mut bytes = self.seeds[stream.below(self.seeds.len())].clone();
             let other = &self.seeds[stream.below(self.seeds.len())];
-            // Whole, damaged behind the compression, or damaged in front of it.
+            // Left whole, damaged after compression, or damaged before it.
             match if self.gzipped { stream.below(4) } else { 0 } {
                 0 | 1 => damage(&mut bytes, other, &mut stream),
                 2 => {
@@ -371,7 +372,7 @@ impl Target {
     }
 }
 
-/// So many inputs for each reader, or as many as `EBBFLOW_FUZZ` says.
+/// The number of inputs per reader: `EBBFLOW_FUZZ` if set, else a sample.
 fn n_inputs() -> u64 {
     std::env::var("EBBFLOW_FUZZ").map_or(3000, |text| text.parse().expect("EBBFLOW_FUZZ is a number"))
 }

@@ -1,4 +1,4 @@
-//! Our networks against what PyTorch computed: `scripts/torch_dumps.py` wrote the files beside this one.
+//! Our networks compared with PyTorch: `scripts/torch_dumps.py` wrote the files in `torch`.
 
 use ebb_round::{Adam, StepRule, Stream};
 use ebb_train::KernelPath;
@@ -44,7 +44,7 @@ fn start(net: &Net) -> Vec<f32> {
     weights
 }
 
-/// Trains a network and gives its first loss and its parameters.
+/// Trains a network; returns its first loss and its parameters.
 fn train(net: &Net, n_classes: usize, n_steps: usize, rule: &StepRule<'_>) -> (f64, Vec<f32>) {
     let start = start(net);
     let mut samples = numbers(999, N_ROWS * net.input_len());
@@ -67,7 +67,7 @@ fn train(net: &Net, n_classes: usize, n_steps: usize, rule: &StepRule<'_>) -> (f
     (first.unwrap(), start.iter().zip(moved).map(|(start, moved)| start + moved).collect())
 }
 
-/// The largest difference from PyTorch's numbers.
+/// The largest difference from PyTorch's parameters.
 fn distance(net: &Net, weights: &[f32], expected: &serde_json::Value) -> f64 {
     let mut worst = 0.0_f64;
     for (index, (tensor, range)) in net.layout().tensors().enumerate() {
@@ -111,8 +111,8 @@ fn check_spec(name: &str, spec: &Spec, n_classes: usize) {
         let farther = distance(&net, &fifty, &expected["fifty_steps"]);
         println!("{name} on {}: {far:.1e} after one step, {farther:.1e} after fifty", path.name());
         assert!(far < 1e-6, "{name} on {}: {far} apart after one step", path.name());
-        // Rounding that differs in the last bit lets a maximum or a ReLU fall the other way now and then, and
-        // from there on two runs part slowly.
+        // Rounding that differs in the last bit can switch a maximum or a ReLU; from there on two runs
+        // diverge slowly.
         assert!(farther < 1e-3, "{name} on {}: {farther} apart after fifty steps", path.name());
     }
 }
@@ -158,7 +158,7 @@ fn small_networks() {
 #[test]
 fn sequences() {
     check("char-lstm", Input::Sequence { steps: 20, symbols: 80 }, 80);
-    // Rows of an image, and all that comes out of them.
+    // Rows of an image, and the outputs of all of them.
     let layers = vec![Layer::Lstm { units: 12, layers: 1 }, Layer::Dense { units: 10 }];
     check_spec("rows-lstm", &Spec { input: MNIST, layers }, 10);
     let input = Input::Sequence { steps: 20, symbols: 80 };

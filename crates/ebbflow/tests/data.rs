@@ -58,7 +58,7 @@ fn a_role_of_shakespeare_is_a_client() {
     assert_eq!(rows[0]["whole"], serde_json::json!([0, 1]), "{}", rows[0]);
     assert!(rows[1]["accuracy"].is_number());
 
-    let only = "only 2 roles have 1 sequences or more, and some to be judged on; \
+    let only = "only 2 roles have 1 sequences or more, and some test sequences; \
                 give at most 2, or another samples_min or test_share";
     refused(
         files,

@@ -190,12 +190,12 @@ fn what_cannot_be_split_is_refused_before_anything_is_written() {
     check(&["data.split=iid"], "--set data.split=iid: expected a table; write [data.split]");
     check(
         &["data.test_on=held-out"],
-        "--set data.test_on=held-out: nobody holds anything out; \
+        "--set data.test_on=held-out: no client holds out samples; \
          set data.split.held_out",
     );
     check(
         &["data.test_on=held-out", "data.test_samples=5"],
-        "--set data.test_samples=5: models are judged on what clients hold out; \
+        "--set data.test_samples=5: models are evaluated on the clients' held-out samples; \
          leave out this or test_on",
     );
     check(
@@ -212,7 +212,7 @@ fn what_cannot_be_split_is_refused_before_anything_is_written() {
     );
     check(
         &["data.sizes.kind=pareto", "data.samples=5"],
-        "--set data.samples=5: data.sizes says \"pareto\"; leave out one of them",
+        "--set data.samples=5: data.sizes is \"pareto\"; leave out one of them",
     );
 }
 

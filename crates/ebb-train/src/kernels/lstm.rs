@@ -23,8 +23,8 @@ pub(crate) fn forward(
     unsafe { forward_raw(path, width, stride, n_rows, gates.as_mut_ptr(), before.as_ptr(), cells, outputs) }
 }
 
-/// Backpropagates through gates and cells. The gradients of pre-activations replace the gates, and those of the
-/// cells before replace those of the cells.
+/// Backpropagates through gates and cells. The gradients of pre-activations replace the gates, and those of
+/// the cells before replace those of the cells.
 pub(crate) fn backward(
     path: KernelPath,
     width: usize,

@@ -1,7 +1,7 @@
 //! CIFAR-10, from the official binary batches or from the same batches as lossless WebP sheets.
 //!
-//! A binary batch is 10,000 times a label byte, 1024 bytes of red, 1024 of green, 1024 of blue. A sheet is one
-//! picture of 100 rows of 100 images; its labels are in an IDX file for the whole part.
+//! A binary batch is 10,000 records of a label byte, 1024 bytes of red, 1024 of green and 1024 of blue. A
+//! sheet is one picture of 100 rows of 100 images. One IDX file holds the labels of all sheets of a part.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -22,15 +22,15 @@ const N_CLASSES: usize = 10;
 /// Images in a row of a sheet, and rows of images.
 const IMAGES_PER_SIDE: usize = 100;
 
-/// Where batches are looked for within the data folder; the second is what the official archive unpacks to.
+/// Folders within the data folder that may hold batches; the second is what the official archive unpacks to.
 const FOLDERS: [&str; 2] = ["cifar10", "cifar-10-batches-bin"];
 
-/// The batches of either part.
+/// The batches of both parts.
 const TRAIN: [&str; 5] = ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"];
 const TEST: [&str; 1] = ["test_batch"];
 
-/// CIFAR-10, from `cifar10` or `cifar-10-batches-bin` within the data folder; binary batches before sheets. Where one
-/// of them is whole, what lies about of the others does not matter.
+/// CIFAR-10, from `cifar10` or `cifar-10-batches-bin` within the data folder; binary batches before sheets.
+/// Where one of them is complete, incomplete others are ignored.
 pub fn cifar10(data: &Path, part: Part) -> Result<Images, ReadError> {
     let (batches, labels): (&[&str], &str) = match part {
         Part::Train => (&TRAIN, "train-labels-idx1-ubyte"),
@@ -61,7 +61,7 @@ fn from_batches(files: &[PathBuf], n_images: usize) -> Result<Images, ReadError>
     Ok(all)
 }
 
-/// Reads whole records.
+/// Parses whole records.
 pub(super) fn add_batch(to: &mut Images, file: &Path, batch: &[u8]) -> Result<(), ReadError> {
     let start = to.labels.len();
     to.pixels.reserve_exact(batch.len());
@@ -74,7 +74,7 @@ pub(super) fn add_batch(to: &mut Images, file: &Path, batch: &[u8]) -> Result<()
     check_labels(file, &to.labels[start..], N_CLASSES)
 }
 
-/// A file of just so many records.
+/// Reads a file that must hold exactly `n_images` records.
 fn whole_batch(file: &Path, n_images: usize) -> Result<Vec<u8>, ReadError> {
     let n_found = fs::metadata(file).map_err(|source| ReadError::io(file, source))?.len();
     check_batch_length(file, n_found, n_images)?;
@@ -90,7 +90,7 @@ pub(super) fn check_batch_length(file: &Path, n_found: u64, n_images: usize) -> 
     Ok(())
 }
 
-/// Decoding a sheet takes 70 MB beside the result.
+/// Decoding a sheet takes 70 MB in addition to the result.
 const SHEETS_AT_A_TIME: usize = 2;
 
 fn from_sheets(files: &[PathBuf], label_file: &Path, across: usize) -> Result<Images, ReadError> {
@@ -134,7 +134,7 @@ pub(super) fn decode(
     let refuse = |found: String| ReadError::damaged(file, expected(), found);
     let undecodable = |error| match error {
         DecodingError::IoError(source) if source.raw_os_error().is_some() => ReadError::io(file, source),
-        error => refuse(format!("what the decoder refuses ({error})")),
+        error => refuse(format!("a picture that cannot be decoded ({error})")),
     };
 
     check_length(file, &mut content)?;
@@ -151,7 +151,8 @@ pub(super) fn decode(
     Ok(sheet)
 }
 
-/// Whether the file is as long as its header says: the decoder may not miss the last few bytes.
+/// Checks that the file is as long as its header declares: the decoder may not notice that the last few bytes
+/// are missing.
 fn check_length(file: &Path, content: &mut (impl Read + Seek)) -> Result<(), ReadError> {
     let mut header = Vec::new();
     let n_found = content
@@ -192,10 +193,10 @@ mod tests {
 
     use super::*;
 
-    /// Four images in two rows of two, every byte told from its neighbours.
+    /// Four images in two rows of two; every byte differs from its neighbours.
     const N_IMAGES: usize = 4;
 
-    /// The byte of an image: which image, row, column, channel.
+    /// The byte of an image by image, row, column and channel.
     fn byte(image_idx: usize, y: usize, x: usize, channel: usize) -> u8 {
         (image_idx * 59 + y * 31 + x * 7 + channel * 101) as u8
     }
@@ -325,7 +326,7 @@ mod tests {
         check_sheet(&webp(64, 64, ColorType::Rgba8), &format!("{expected} another kind of WebP; "));
         let mut unknown = sheet();
         unknown[8..12].copy_from_slice(b"WAVE");
-        check_sheet(&unknown, &format!("{expected} what the decoder refuses ("));
+        check_sheet(&unknown, &format!("{expected} a picture that cannot be decoded ("));
     }
 
     #[test]

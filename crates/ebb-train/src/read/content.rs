@@ -1,4 +1,4 @@
-//! What a file holds, decompressed where it is compressed, and never more of it than is ever read into memory.
+//! The content of a file, decompressed if it is compressed, and bounded by what may be read into memory.
 
 use std::fs::File;
 use std::io::{self, Cursor, Read};
@@ -11,34 +11,34 @@ use super::ReadError;
 /// The most bytes that a file may hold or declare: 4 GiB, ninety times MNIST.
 pub(super) const MAX_BYTES: u64 = 1 << 32;
 
-/// Deflate cannot grow a byte to more than this, so a small file that declares much is found out unread.
+/// Deflate's largest expansion. A small file that declares more is refused before it is read.
 pub(super) const MAX_BYTES_PER_COMPRESSED_BYTE: u64 = 1032;
 
-/// Text declares no length. Compressed, it may grow to this many times its size: ten times what LEAF's spelling
-/// of every sequence grows to.
+/// The largest expansion of compressed text, which declares no length: ten times that of LEAF's file, which
+/// repeats every sequence.
 const MAX_TEXT_PER_COMPRESSED_BYTE: u64 = 200;
 
-/// What a short text may grow to in any case.
+/// A length that any short text may expand to.
 const SHORT_TEXT: u64 = 1 << 20;
 
-/// The most that a row or line of text may take.
+/// The most bytes of a row or line of text.
 const MAX_ROW_BYTES: u64 = 64 << 20;
 
-/// What some programs write before text.
+/// The byte order mark that some programs write before text.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Memory taken before a compressed byte is read, for each of them; more only as it turns out to be needed.
+/// Bytes of memory reserved per compressed byte before reading; more is reserved only when needed.
 const RESERVED_PER_COMPRESSED_BYTE: u64 = 8;
 
-/// What a file holds, from its beginning on.
+/// The content of a file, as a stream.
 pub(super) struct Content<'p> {
-    /// Which file.
+    /// The file, for errors.
     pub(super) path: &'p Path,
     reader: Box<dyn Read + 'p>,
     n_stored: u64,
     compressed: bool,
     n_read: u64,
-    /// What the row that is being read may still take.
+    /// How many bytes the current row may still take.
     left_in_row: u64,
 }
 
@@ -52,7 +52,7 @@ impl<'p> Content<'p> {
         open().map_err(|source| ReadError::io(path, source))
     }
 
-    /// As if these bytes were a file.
+    /// Treats these bytes as the content of a file.
     pub(super) fn of_bytes(bytes: &'p [u8]) -> Self {
         Self::new(Path::new(NO_FILE), bytes, bytes.len() as u64).expect("bytes in memory can be read")
     }
@@ -81,7 +81,7 @@ impl<'p> Content<'p> {
         }
     }
 
-    /// Text without the mark that it may begin with.
+    /// Text without the byte order mark that it may begin with.
     pub(super) fn without_mark(mut self) -> Result<Self, ReadError> {
         let mut start = Vec::new();
         let read = self.reader.by_ref().take(BYTE_ORDER_MARK.len() as u64).read_to_end(&mut start);
@@ -92,12 +92,12 @@ impl<'p> Content<'p> {
         Ok(Content { reader: Box::new(Cursor::new(start).chain(self.reader)), ..self })
     }
 
-    /// From here on, until the next row begins, only as much is read as a row may take.
+    /// Starts a row: until the next one, no more bytes are read than a row may take.
     pub(super) fn begin_row(&mut self) {
         self.left_in_row = MAX_ROW_BYTES;
     }
 
-    /// The content cannot be longer than this.
+    /// An upper bound on the length of the content.
     pub(super) fn max_bytes(&self) -> u64 {
         self.n_stored.saturating_mul(if self.compressed { MAX_BYTES_PER_COMPRESSED_BYTE } else { 1 })
     }
@@ -114,10 +114,10 @@ impl<'p> Content<'p> {
     }
 }
 
-/// What errors call bytes that are in no file.
+/// The name in errors for bytes that are in no file.
 pub(super) const NO_FILE: &str = "the bytes given";
 
-/// For readers of text, who take what comes: an error once it is more than it can be.
+/// For readers of text, which read to the end: an error once the content exceeds its bound.
 impl Read for Content<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let n_bytes = self.reader.read(to)?;
@@ -138,10 +138,10 @@ impl Read for Content<'_> {
 
 const ROW_TOO_LONG: &str = "fetch the file again, or close the quote that makes one row of many";
 
-/// What an error means that came while the content of a file was read.
+/// Converts an I/O error from reading the content of a file.
 pub(super) fn unreadable(path: &Path, error: io::Error) -> ReadError {
     match error.kind() {
-        // What the decompressor says of content it cannot make sense of; the system says other things.
+        // These kinds come from the decompressor, the others from the system.
         io::ErrorKind::UnexpectedEof => ReadError::damaged(path, "a whole gzip file", "one that breaks off"),
         io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
             ReadError::damaged(path, "an intact gzip file", error.to_string())

@@ -1,7 +1,7 @@
 //! Tables from CSV files.
 //!
-//! The first line names the columns, unless their names are given. Spaces around a value do not count. A value ends
-//! within its line: where one goes on, a quote was not closed.
+//! The first line names the columns, unless their names are given. Spaces around a value are ignored. A value
+//! ends within its line: a line end within quotes is taken as a missing quote.
 
 use std::path::Path;
 
@@ -31,7 +31,7 @@ pub(super) fn names(content: Content<'_>, form: TableForm<'_>) -> Result<Vec<Str
     })
 }
 
-/// The columns that mean something.
+/// Reads the columns that have a role.
 pub(super) fn table(
     content: Content<'_>,
     form: TableForm<'_>,
@@ -83,8 +83,8 @@ pub(super) fn line(
     read_row(file, &mut reader, &mut record)
 }
 
-const GIVE_A_TABLE: &str = "give a CSV file, and the names of its columns if it has no line of them";
-const CORRECT: &str = "correct the line, or name what lines to be passed over begin with";
+const GIVE_A_TABLE: &str = "give a CSV file, and the names of its columns if it has no header line";
+const CORRECT: &str = "correct the line, or give the character that begins comments";
 
 const CLOSE_THE_QUOTE: &str = "close the quote, or write the value in one line";
 
@@ -97,7 +97,7 @@ fn reader<'p>(content: Content<'p>, form: TableForm<'_>) -> Result<Reader<'p>, R
     Ok(builder.delimiter(form.separator.unwrap_or(b',')).from_reader(lines))
 }
 
-/// Reads the next row of values, if there is one, and says which line it is.
+/// Reads the next row of values, if there is one, and returns the number of its line.
 fn read_row(
     file: &Path,
     reader: &mut Reader<'_>,
@@ -156,7 +156,7 @@ mod tests {
         let table = read(b"| about\n1;?\n2;red", form).unwrap();
         assert_eq!(table.columns, [numbers("size", &[1.0, 2.0]), colours(&[0, 1], &["?", "red"])]);
         let error = read(b"1;red;3\n", form).unwrap_err();
-        let remedy = "correct the line, or name what lines to be passed over begin with";
+        let remedy = "correct the line, or give the character that begins comments";
         assert_eq!(error, format!("at: expected 2 values in line 1, found 3; {remedy}"));
     }
 
@@ -180,7 +180,7 @@ mod tests {
             check("\"size\",id\n\n1,a\n\n\"x\",\"a\"\n1,a", PLAIN, 5);
             check(&format!("size,id\n1,{long}\n\n1,{long}\n\nx,{long}\n"), PLAIN, 6);
             check(&format!("{}size,id\n1,a\nx,a\n", "\n".repeat(20_000)), PLAIN, 20_003);
-            // The line of a value that goes on is the one that it begins in.
+            // A value over several lines counts for the line in which it begins.
             check("size,id\n\n1,a\n\n1,\"a\n\nb\"\n", PLAIN, 5);
             check("size,id\n\n1,a\n\n1,\"a\n\nb", PLAIN, 5);
             if end != "\r" {
@@ -211,13 +211,13 @@ mod tests {
         let message = |line: u32, found: &str| {
             format!("expected values that end where line {line} does, found \"{found}; {remedy}")
         };
-        // What follows would otherwise be part of the value.
+        // The following lines would otherwise be part of the value.
         let content = b"size,colour\n1,red\n2,\"blue\n3,red\n4,red\n";
         check(content, &message(3, "blue\n3,red\n4,red\n\n\""));
         check(b"size,colour,id\n1,\"red,a\n2,red,b\n", &message(2, "red,a\n2,red,b\n\n\""));
         check(b"size,\"colour\n1,red\n", &message(1, "colour\n1,red\n\n\""));
         check(b"size,colour\n1,\"red\rblue\"", &message(2, "red\rblue\""));
-        // Where the file breaks off within quotes.
+        // The file breaks off within quotes.
         for end in ["\"", "\"r", "\"red", "\"red\"\"", "\"red\n"] {
             let error = read(format!("size,colour\n1,red\n2,{end}").as_bytes(), PLAIN).unwrap_err();
             assert!(error.starts_with("at: expected values that end where line 3 does, found \""), "{error}");
@@ -233,7 +233,7 @@ mod tests {
         let long = |line: &[u8]| {
             gzip(&[b"size,colour\n1,\"", line.repeat((70 << 20) / line.len()).as_slice()].concat())
         };
-        // Random enough to be no bomb: what is left is a row that is too long.
+        // Noise does not compress, so only the bound on a row's length applies.
         let noise: Vec<u8> =
             (0_u32..20_000).map(|at| b'a' + (at.wrapping_mul(at ^ 0x9e37) >> 7) as u8 % 26).collect();
         check(&long(&noise), message);
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn what_is_no_table_is_refused() {
-        let give = "give a CSV file, and the names of its columns if it has no line of them";
+        let give = "give a CSV file, and the names of its columns if it has no header line";
         check(b"", &format!("expected a line that names the columns, found none; {give}"));
         check(
             b"size,size\n1,2\n",
@@ -253,7 +253,7 @@ mod tests {
             b"size\n1\n\xff\xfe\n",
             &format!("expected text in line 3, found bytes that are no UTF-8; {give}"),
         );
-        let correct = "correct the line, or name what lines to be passed over begin with";
+        let correct = "correct the line, or give the character that begins comments";
         check(b"size,colour\n1,red\n2\n", &format!("expected 2 values in line 3, found 1; {correct}"));
         for value in ["?", "", "nan", "inf", "1,5"] {
             let remedy = "correct it, list the column as categorical, or leave it out";

@@ -1,7 +1,7 @@
-//! EMNIST Letters: A to Z by hand, without regard to case, as IDX files.
+//! EMNIST Letters: handwritten A to Z, without regard to case, as IDX files.
 //!
-//! Images are published with rows and columns swapped, labels from 1; here they come upright and from 0.
-//! Cohen et al., "EMNIST: an extension of MNIST to handwritten letters" (2017).
+//! Images are published with rows and columns swapped, and labels from 1; they are returned upright and from
+//! 0. Cohen et al., "EMNIST: an extension of MNIST to handwritten letters" (2017).
 
 use std::path::Path;
 
@@ -31,9 +31,9 @@ pub fn emnist_letters(data: &Path, part: Part) -> Result<Images, ReadError> {
     letters(Content::open(&image_file)?, Content::open(&label_file)?, 0)
 }
 
-/// The first 10,000 training images of EMNIST Letters, for those who have no more, from the file
-/// `emnist-letters-train-first10000-images-idx3-ubyte` and that of all training labels. The last 1,000 are the
-/// test part, so what a model reaches on them is no result on EMNIST.
+/// The first 10,000 training images of EMNIST Letters, for users without the full set. Their file is
+/// `emnist-letters-train-first10000-images-idx3-ubyte`, next to the file of all training labels. The last
+/// 1,000 are the test part, so an accuracy on them is no result on EMNIST.
 pub fn emnist_letters_10k(data: &Path, part: Part) -> Result<Images, ReadError> {
     let folder = data.join("emnist");
     let image_file = idx_file(&folder, "emnist-letters-train-first10000-images-idx3-ubyte")?;
@@ -58,7 +58,7 @@ pub fn emnist_letters_10k(data: &Path, part: Part) -> Result<Images, ReadError> 
     Ok(images)
 }
 
-/// Letters put upright, with labels from 0; this many labels belong to images that are not there.
+/// Upright letters, with labels from 0; `n_left_over` labels belong to images that are not in the file.
 pub(super) fn letters(
     images: Content<'_>,
     labels: Content<'_>,
@@ -109,7 +109,7 @@ mod tests {
     use super::super::idx::tests::idx;
     use super::*;
 
-    /// Two images: a line along the first stored row, and another pixel for each place.
+    /// Two images: a line along the first stored row, and a different pixel at each position.
     fn images() -> Vec<u8> {
         let line = (0..SIDE * SIDE).map(|at| if at < SIDE { 255 } else { 0 });
         let places = (0..SIDE * SIDE).map(|at| (at % 251) as u8);
@@ -120,7 +120,7 @@ mod tests {
         idx(&[labels.len() as u32], labels)
     }
 
-    /// What the test part of these two files is, or what is said against them.
+    /// The test part of these two files, or the error.
     fn read(images: &[u8], labels: &[u8]) -> Result<Images, String> {
         let data = tempfile::tempdir().unwrap();
         let folder = data.path().join("emnist");

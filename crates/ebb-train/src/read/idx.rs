@@ -1,7 +1,7 @@
 //! Images and labels in IDX, the format of MNIST: a header of sizes, then the bytes.
 //!
 //! All numbers are big-endian: two zero bytes, the type (08 for unsigned bytes), the number of dimensions, 32
-//! bits a dimension, then the values, last dimension fastest.
+//! bits per dimension, then the values, last dimension fastest.
 
 use std::path::Path;
 
@@ -91,7 +91,8 @@ pub(super) mod tests {
 
     const PIXELS: [u8; 12] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
 
-    /// What reading these two files gives, as text; two images of 2 x 3 with labels 0 and 4 if both are fine.
+    /// The result of reading these two files, as text; two images of 2 x 3 with labels 0 and 4 if both are
+    /// intact.
     fn outcome(images: &[u8], labels: &[u8]) -> String {
         let folder = tempfile::tempdir().unwrap();
         let (image_file, label_file) = (folder.path().join("images"), folder.path().join("labels"));

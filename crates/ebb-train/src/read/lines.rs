@@ -1,6 +1,7 @@
-//! Text handed out line by line, so that a row of values is known by the line it begins in.
+//! Passes text on line by line, so that a row of values is known by the line it begins in.
 //!
-//! A line ends with `\n`, `\r\n` or `\r`. Whoever reads a row takes in nothing beyond the line that it ends in.
+//! A line ends with `\n`, `\r\n` or `\r`. A reader of a row never receives more than the line in which the
+//! row ends.
 
 use std::io::{self, BufRead, BufReader, Chain, Read};
 
@@ -14,20 +15,20 @@ pub(super) struct Lines<'p> {
     text: BufReader<EndedContent<'p>>,
     comment: Option<u8>,
     in_comment: bool,
-    /// The last byte handed out, and the line that it is in, from 1.
+    /// The last byte passed on, and the line that it is in, from 1.
     last: u8,
     line: u64,
     row_line: Option<u64>,
 }
 
 impl<'p> Lines<'p> {
-    /// Lines of this content; those that begin with `comment` belong to no row.
+    /// The lines of this content; lines that begin with `comment` belong to no row.
     pub(super) fn new(content: Content<'p>, comment: Option<u8>) -> Result<Self, ReadError> {
         let text = BufReader::new(content.without_mark()?.chain(b"\n".as_slice()));
         Ok(Lines { text, comment, in_comment: false, last: b'\n', line: 0, row_line: None })
     }
 
-    /// What is handed out from here on is a row, and what may stand before it.
+    /// Starts a row, which may follow empty lines and comments.
     pub(super) fn begin_row(&mut self) {
         self.text.get_mut().get_mut().0.begin_row();
         self.row_line = None;
@@ -38,7 +39,7 @@ impl<'p> Lines<'p> {
         self.row_line.unwrap_or(self.line)
     }
 
-    /// Notes where a part of a line is that is handed out.
+    /// Updates the line number for a part of a line that is passed on.
     fn track_line(&mut self, first: u8, last: u8) {
         if self.last == b'\n' || self.last == b'\r' && first != b'\n' {
             self.line += 1;
@@ -53,7 +54,7 @@ impl<'p> Lines<'p> {
 }
 
 impl Read for Lines<'_> {
-    /// A line at most.
+    /// Passes on one line at most.
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let text = self.text.fill_buf()?;
         let text = &text[..text.len().min(to.len())];

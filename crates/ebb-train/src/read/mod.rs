@@ -1,4 +1,4 @@
-//! Published sets, read from the files they are published in.
+//! Published data sets, read from the files they are published in.
 
 mod cifar;
 mod content;
@@ -32,7 +32,7 @@ pub use table::{Column, ColumnRole, RowLocation, Table, TableForm, table, table_
 pub struct Images {
     /// All samples: `n_samples() * height * width * channels` bytes.
     pub pixels: Vec<u8>,
-    /// One label a sample, each below `n_classes`.
+    /// One label per sample, each below `n_classes`.
     pub labels: Vec<u8>,
     /// Rows of an image.
     pub height: usize,
@@ -45,7 +45,7 @@ pub struct Images {
 }
 
 impl Images {
-    /// How many images there are.
+    /// The number of images.
     pub fn n_samples(&self) -> usize {
         self.labels.len()
     }
@@ -69,22 +69,22 @@ impl fmt::Debug for Images {
     }
 }
 
-/// Which part of a published set.
+/// A part of a published set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// What models are trained on.
+    /// Training data.
     Train,
-    /// What models are judged on.
+    /// Test data.
     Test,
 }
 
-/// The folder that holds the data sets, if it is there: see [`DataFolder::choose`].
+/// The folder that holds the data sets, if it exists: see [`DataFolder::choose`].
 pub fn data_folder(explicit: Option<&Path>) -> Result<PathBuf, ReadError> {
     existing_folder(DataFolder::choose(explicit))
 }
 
-/// The file that these settings name: within the data folder, or at an absolute path, so that a record can be repeated
-/// from any folder.
+/// The file that a setting names: within the data folder, or at an absolute path. A record can then be
+/// repeated from any working folder.
 pub fn find_file(settings: &Settings<'_>, key: &str, file: &str) -> Result<PathBuf, SettingsError> {
     let path = Path::new(file);
     let wrong = |message: String| settings.error(key, message);
@@ -113,76 +113,76 @@ pub fn fashion_mnist(data: &Path, part: Part) -> Result<Images, ReadError> {
 /// Why data could not be read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// Nobody said where the data is.
+    /// No data folder was given.
     NoFolder,
-    /// What was named as data folder is none.
+    /// The data folder that was given does not exist.
     NotAFolder {
-        /// What was named.
+        /// The folder.
         folder: PathBuf,
-        /// Who named it.
+        /// The source of its name: a flag or a variable.
         named_by: &'static str,
     },
-    /// The file, under any of the names it may have, is not there.
+    /// The file is missing under each of its possible names.
     Missing {
-        /// Where it was looked for.
+        /// The folder that was searched.
         folder: PathBuf,
-        /// The names it may have.
+        /// The possible names.
         names: Vec<String>,
     },
-    /// The system refused.
+    /// The system returned an error.
     Io {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file does not hold what it should.
+    /// The file is damaged: its content is not what its format requires.
     Damaged {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What it should hold.
+        /// The content that was expected.
         expected: String,
-        /// What it holds.
+        /// The content that was found.
         found: String,
     },
-    /// The file does not hold what is asked of it, and there is something better to do than to fetch it again.
+    /// The file is intact but not usable, and fetching it again would not help.
     Unfit {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What it should hold.
+        /// The content that was expected.
         expected: String,
-        /// What it holds.
+        /// The content that was found.
         found: String,
-        /// What to do.
+        /// What the user can do.
         remedy: &'static str,
     },
-    /// The file declares more than is ever read into memory.
+    /// The file declares more bytes than may be read into memory.
     TooLarge {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// How many bytes it declares.
+        /// The number of bytes that it declares.
         n_bytes: u128,
     },
-    /// A label outside the classes.
+    /// A label outside of the classes.
     Label {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Of which sample, from 0.
+        /// The sample, from 0.
         sample_idx: usize,
         /// The label.
         label: u8,
-        /// How many classes there are.
+        /// The number of classes.
         n_classes: usize,
     },
     /// Images and labels that do not belong together.
     Unpaired {
         /// The file, or the first of the files, with the images.
         images: PathBuf,
-        /// How many images.
+        /// The number of images.
         n_images: usize,
         /// The file with the labels.
         labels: PathBuf,
-        /// How many labels.
+        /// The number of labels.
         n_labels: usize,
     },
 }
@@ -201,7 +201,7 @@ impl ReadError {
         ReadError::Unfit { file: file.to_owned(), expected: expected.into(), found: found.into(), remedy }
     }
 
-    /// What is wrong, with the command that fetches this set.
+    /// The message, with the command that fetches this set.
     pub fn message_for_set(&self, set: &str) -> String {
         ReadErrorMessage { error: self, set: Some(set) }.to_string()
     }
@@ -211,7 +211,7 @@ impl ReadError {
     }
 }
 
-/// An error, and the set it is about, if there is one that can be fetched.
+/// An error, and the set that it is about, if that set can be fetched.
 struct ReadErrorMessage<'e> {
     error: &'e ReadError,
     set: Option<&'e str>,
@@ -249,7 +249,7 @@ impl fmt::Display for ReadErrorMessage<'_> {
             ReadError::NotAFolder { folder, named_by } => {
                 write!(
                     f,
-                    "{}: no such folder, yet {named_by} names it; correct or create it",
+                    "{}: no such folder, though {named_by} names it; correct or create it",
                     folder.display()
                 )
             }
@@ -259,7 +259,7 @@ impl fmt::Display for ReadErrorMessage<'_> {
                 write!(f, "{}, or put the published file there", self.fetch_hint())
             }
             ReadError::Io { file, source } => {
-                write!(f, "{}: cannot be read: {source}; check the path and who may read it", file.display())
+                write!(f, "{}: cannot be read: {source}; check the path and its permissions", file.display())
             }
             ReadError::Damaged { file, expected, found } => {
                 let file = file.display();
@@ -326,7 +326,7 @@ fn idx_file(folder: &Path, name: &str) -> Result<PathBuf, ReadError> {
     first_of(folder, &[&format!("{name}.gz"), name])
 }
 
-/// The first file of these names that is there.
+/// The first of these files that exists.
 fn first_of(folder: &Path, names: &[&str]) -> Result<PathBuf, ReadError> {
     names.iter().map(|name| folder.join(name)).find(|file| file.is_file()).ok_or_else(|| {
         let names = names.iter().map(|&name| name.to_owned()).collect();

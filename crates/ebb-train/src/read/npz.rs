@@ -1,7 +1,8 @@
 //! Arrays `x` and `y` from a NumPy archive, as `np.savez` and `np.savez_compressed` write it.
 //!
-//! An archive is a ZIP file with a member `NAME.npy` for each array: a magic, the length of a header, the header
-//! as the text of a Python dictionary, then the values, last dimension fastest. All numbers are little-endian.
+//! An archive is a ZIP file with a member `NAME.npy` for each array. A member holds a magic, the length of
+//! its header, the header as text of a Python dictionary, then the values, last dimension fastest. All
+//! numbers are little-endian.
 
 use std::fmt;
 use std::fs::File;
@@ -12,19 +13,19 @@ use super::ReadError;
 use super::table::short;
 use super::zip::{Archive, u16_at, u32_at};
 
-/// Samples and what is to be told of them, as many of one as of the other.
+/// Samples and their labels or regression targets, equally many of both.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arrays {
-    /// One sample for each place of the first of 2 to 4 dimensions.
+    /// The samples, along the first of 2 to 4 dimensions.
     pub x: Array,
-    /// Labels or values, in 1 or 2 dimensions.
+    /// Labels or regression targets, in 1 or 2 dimensions.
     pub y: Array,
 }
 
-/// Values in some dimensions.
+/// An array of numbers.
 #[derive(Clone, PartialEq)]
 pub struct Array {
-    /// How long it is in each dimension; nowhere 0.
+    /// The length in each dimension; never 0.
     pub shape: Vec<usize>,
     /// The values, last dimension fastest.
     pub values: Values,
@@ -53,13 +54,13 @@ impl fmt::Debug for Array {
     }
 }
 
-/// Reads the arrays `x` and `y`.
+/// Reads the arrays `x` and `y` of a file.
 pub fn npz(file: &Path) -> Result<Arrays, ReadError> {
     let opened = File::open(file).map_err(|source| ReadError::io(file, source))?;
     arrays(file, opened)
 }
 
-/// Reads them from what the file holds.
+/// Reads the arrays from the content of a file.
 pub(super) fn arrays(file: &Path, content: impl Read + Seek) -> Result<Arrays, ReadError> {
     let mut archive = Archive::open(file, content)?;
     let mut read = |name: &str| array(file, name, archive.content(&format!("{name}.npy"))?);
@@ -81,7 +82,7 @@ pub(super) fn arrays(file: &Path, content: impl Read + Seek) -> Result<Arrays, R
 
 pub(super) const SAVE_AGAIN: &str = "save it again with np.savez(file, x=..., y=...)";
 
-/// An array from what `np.save` writes.
+/// Parses an array in the format of `np.save`.
 fn array(path: &Path, name: &str, mut content: Vec<u8>) -> Result<Array, ReadError> {
     let unfit = |expected: String, found: String| ReadError::unfit(path, expected, found, SAVE_AGAIN);
     let Header { n_bytes: n_header, kind, shape } =
@@ -121,7 +122,7 @@ fn each<const N: usize, T>(bytes: &[u8], number: impl Fn([u8; N]) -> T) -> Vec<T
     bytes.as_chunks().0.iter().map(|&bytes| number(bytes)).collect()
 }
 
-/// What stands before the values.
+/// The header of an array, before the values.
 struct Header {
     n_bytes: usize,
     kind: String,
@@ -129,7 +130,7 @@ struct Header {
 }
 
 impl Header {
-    /// The header of an array, or what was expected and what was found.
+    /// Parses the header of an array; an error says what was expected and what was found.
     fn read(name: &str, content: &[u8]) -> Result<Header, (String, String)> {
         let n_bytes = match content.get(..10) {
             Some(start) if start.starts_with(b"\x93NUMPY\x01") => 10 + usize::from(u16_at(start, 8)),
@@ -152,13 +153,13 @@ impl Header {
     }
 }
 
-/// What stands behind a key of a Python dictionary.
+/// The text after a key of a Python dictionary.
 fn header_field<'h>(header: &'h str, key: &str) -> Option<&'h str> {
     let (_, rest) = header.split_once(&format!("'{key}':"))?;
     Some(rest.trim_start())
 }
 
-/// As many dimensions as NumPy can write.
+/// The most dimensions that NumPy can write.
 const MAX_DIMENSIONS: usize = 64;
 
 fn shape(header: &str) -> Option<Vec<usize>> {
@@ -184,7 +185,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// What `np.save` writes.
+    /// An array in the format of `np.save`.
     pub(crate) fn npy(kind: &str, shape: &str, values: &[u8]) -> Vec<u8> {
         let mut header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}");
         header.push_str(&" ".repeat(63 - (10 + header.len()) % 64));
@@ -193,7 +194,7 @@ pub(crate) mod tests {
         [&b"\x93NUMPY\x01\x00"[..], &length, header.as_bytes(), values].concat()
     }
 
-    /// What `np.savez` writes, or `np.savez_compressed`.
+    /// An archive in the format of `np.savez`, or of `np.savez_compressed`.
     pub(crate) fn zip(members: &[(&str, Vec<u8>)], deflated: bool) -> Vec<u8> {
         let (mut file, mut directory) = (Vec::new(), Vec::new());
         for (name, content) in members {
@@ -212,7 +213,7 @@ pub(crate) mod tests {
             shared.extend((stored.len() as u32).to_le_bytes());
             shared.extend((content.len() as u32).to_le_bytes());
             shared.extend((name.len() as u16).to_le_bytes());
-            // NumPy asks for 64-bit sizes, which stand in 20 bytes of the member's own header only.
+            // NumPy uses 64-bit sizes, which stand in 20 bytes of the member's own header only.
             file.extend([&b"PK\x03\x04"[..], &shared, &[20, 0], name.as_bytes(), &[0; 20], &stored].concat());
             directory
                 .extend([&b"PK\x01\x02\x14\x03"[..], &shared, &[0; 12], &start, name.as_bytes()].concat());
@@ -284,7 +285,7 @@ pub(crate) mod tests {
                     "at: expected a whole ZIP file, as np.savez writes it, found no directory at its end";
                 assert_eq!(error, format!("{expected}; {SAVE_AGAIN}"));
             }
-            // No flipped bit makes it panic, and none in the values goes unnoticed.
+            // No flipped bit causes a panic, and none in the values goes unnoticed.
             for at in 0..whole.len() {
                 let mut flipped = whole.clone();
                 flipped[at] ^= 1 << (at % 8);

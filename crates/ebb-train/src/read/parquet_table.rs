@@ -1,7 +1,7 @@
 //! Tables from Parquet files, whose pages may be compressed by Snappy, as most programs write them.
 //!
-//! Only the form of columns is taken from the file, never how much memory to take: what it declares is compared
-//! with its length, and a page with what it can have grown from.
+//! A file's declarations never decide how much memory is taken. They are checked against the file's length,
+//! and a page against the largest expansion of its compression.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -24,19 +24,19 @@ use super::ReadError;
 use super::content::{MAX_BYTES, MAX_BYTES_PER_COMPRESSED_BYTE};
 use super::table::{ColumnBuilder, ColumnRole, RowLocation, Table, TableForm, Value, distinct};
 
-/// What a Parquet file begins and ends with.
+/// The first and last bytes of a Parquet file.
 pub(super) const MAGIC: &[u8; 4] = b"PAR1";
 
 const WRITE_AGAIN: &str = "fetch the file again, or write it again";
 
-/// The names of a file's columns; of the file, no more than its end is read.
+/// The names of a file's columns; only the end of the file is read.
 pub(super) fn file_names(file: &Path, form: TableForm<'_>) -> Result<Vec<String>, ReadError> {
     check(file, form)?;
     let opened = File::open(file).map_err(|source| ReadError::io(file, source))?;
     catch_panics(file, || names(file, &open(file, opened)?))
 }
 
-/// The columns of a file that mean something.
+/// Reads the columns of a file that have a role.
 pub(super) fn file_table(
     file: &Path,
     form: TableForm<'_>,
@@ -47,7 +47,7 @@ pub(super) fn file_table(
     table(file, bytes.into(), role_of)
 }
 
-/// The columns that mean something.
+/// Reads the columns that have a role.
 pub(super) fn table(
     file: &Path,
     bytes: Bytes,
@@ -68,14 +68,15 @@ fn check(file: &Path, form: TableForm<'_>) -> Result<(), ReadError> {
     Ok(())
 }
 
-/// Pages are checked before the library has them, but it asserts more than can be foreseen.
+/// Turns a panic of the library into an error: pages are checked first, but the library asserts more than
+/// that.
 fn catch_panics<T>(file: &Path, read: impl FnOnce() -> Result<T, ReadError>) -> Result<T, ReadError> {
     silence_caught_panics();
     IS_CATCHING.set(true);
     let done = catch_unwind(AssertUnwindSafe(read));
     IS_CATCHING.set(false);
     done.unwrap_or_else(|_| {
-        Err(ReadError::unfit(file, "a whole Parquet file", "what cannot be read", WRITE_AGAIN))
+        Err(ReadError::unfit(file, "a whole Parquet file", "content that cannot be read", WRITE_AGAIN))
     })
 }
 
@@ -83,7 +84,7 @@ thread_local! {
     static IS_CATCHING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What panics there is answered with an error, and need not be printed as well.
+/// Panics that are turned into errors are not printed.
 fn silence_caught_panics() {
     static DONE: Once = Once::new();
     DONE.call_once(|| {
@@ -137,10 +138,10 @@ fn names(file: &Path, reader: &impl FileReader) -> Result<Vec<String>, ReadError
 }
 
 fn refuse(file: &Path, expected: impl Into<String>, error: &ParquetError) -> ReadError {
-    ReadError::unfit(file, expected, format!("what cannot be read ({error})"), WRITE_AGAIN)
+    ReadError::unfit(file, expected, format!("content that cannot be read ({error})"), WRITE_AGAIN)
 }
 
-/// How many rows there are, if the file can hold as many.
+/// The number of rows, if the file is long enough for them.
 fn n_rows(
     file: &Path,
     reader: &SerializedFileReader<Bytes>,
@@ -152,7 +153,7 @@ fn n_rows(
     if n_rows == 0 {
         return Err(ReadError::unfit(file, "at least one row", "none", "give a table with rows"));
     }
-    // Equal values take next to no room, but not this little.
+    // Equal values take very little space, but not as little as this.
     let n_taken = n_rows.saturating_mul(8 * n_columns as u128);
     if n_rows > u128::from(u32::MAX) || n_taken > n_bytes as u128 * u128::from(MAX_BYTES_PER_COMPRESSED_BYTE)
     {
@@ -162,7 +163,7 @@ fn n_rows(
     Ok(n_rows as usize)
 }
 
-/// Where the values of a column are.
+/// The positions of a column's values in the file.
 struct ColumnChunks<'c> {
     file: &'c Path,
     bytes: &'c Bytes,
@@ -171,7 +172,7 @@ struct ColumnChunks<'c> {
 }
 
 impl ColumnChunks<'_> {
-    /// Whether each row has one value, of a kind that can be used.
+    /// Checks that each row has one value, of a supported kind.
     fn check_form(&self) -> Result<(), ReadError> {
         let form = &self.form;
         let decimal = form.converted_type() == ConvertedType::DECIMAL
@@ -186,7 +187,7 @@ impl ColumnChunks<'_> {
         Err(ReadError::unfit(self.file, expected, found, "convert the column, or leave it out"))
     }
 
-    /// Adds the values of a row group, and says which row comes next.
+    /// Adds the values of a row group, and returns the number of the next row.
     fn read(
         &self,
         group: &RowGroupMetaData,
@@ -247,7 +248,7 @@ impl ColumnChunks<'_> {
             let found = format!("{} bytes from byte {start} on", chunk.compressed_size());
             return Err(ReadError::unfit(self.file, expected, found, WRITE_AGAIN));
         }
-        // Pages come as they are stored: it is not left to the library to believe their sizes.
+        // The library receives pages as stored, so that their sizes are checked here first.
         let stored = chunk.clone().into_builder().set_compression(Compression::UNCOMPRESSED).build();
         let pages = stored.and_then(|chunk| {
             let stored = SerializedPageReader::new(Arc::new(self.bytes.clone()), &chunk, n_rows, None)?;
@@ -267,7 +268,7 @@ fn unsigned(form: &ColumnDescriptor) -> bool {
         )
 }
 
-/// The rows of a group that are still to come.
+/// The remaining rows of a group.
 struct RowReader<'c> {
     chunks: &'c ColumnChunks<'c>,
     row: usize,
@@ -276,7 +277,7 @@ struct RowReader<'c> {
 }
 
 impl RowReader<'_> {
-    /// Adds all that a column has in this group, which must be a value, or nothing, for each row.
+    /// Adds all values of a column in this group; each row must have one value or null.
     fn add<T: DataType>(
         &mut self,
         mut reader: ColumnReaderImpl<T>,
@@ -292,7 +293,7 @@ impl RowReader<'_> {
         };
         loop {
             let (mut values, mut levels) = (Vec::new(), Vec::new());
-            // Where nothing is left, one is asked for that should not be there.
+            // Where no row is left, one more is requested, which must not exist.
             let n_left = self.end - self.row;
             let (n_read, _, _) = reader
                 .read_records(n_left.clamp(1, TOGETHER), Some(&mut levels), None, &mut values)
@@ -328,8 +329,8 @@ struct CheckedPages {
 }
 
 impl CheckedPages {
-    /// What the library believes of a page: memory is taken for what a dictionary declares, and for what is
-    /// declared within pages of differences.
+    /// Checks what the library trusts: the sizes declared by a dictionary and within delta-encoded pages, for
+    /// which it reserves memory.
     fn check(&mut self, page: &Page) -> ParquetResult<()> {
         const FEWEST_BYTES: usize = 4;
         let broken = |what: String| Err(ParquetError::General(what));
@@ -352,7 +353,7 @@ impl CheckedPages {
     }
 }
 
-/// Snappy cannot grow a byte to more than this: its longest copy makes 64 of 3.
+/// Snappy's largest expansion: its longest copy makes 64 bytes of 3.
 const MAX_BYTES_PER_SNAPPY_BYTE: usize = 22;
 
 impl PageReader for CheckedPages {
@@ -382,7 +383,7 @@ impl Iterator for CheckedPages {
     }
 }
 
-/// A page as it was before it was compressed from some byte on.
+/// Decompresses a page, whose first bytes may be stored as they are.
 fn decompressed(mut page: Page) -> ParquetResult<Page> {
     let (buf, start) = match &mut page {
         Page::DataPage { buf, .. } | Page::DictionaryPage { buf, .. } => (buf, 0),
@@ -396,7 +397,7 @@ fn decompressed(mut page: Page) -> ParquetResult<Page> {
     let Some((levels, stored)) = buf.split_at_checked(start) else {
         return Err(broken(format!("levels of {start} bytes in a page of {}", buf.len())));
     };
-    // A page of nothing but nothings has no values to compress.
+    // A page of nulls only has no values to compress.
     let n_bytes = if stored.is_empty() { 0 } else { snap::raw::decompress_len(stored).map_err(external)? };
     if n_bytes > stored.len().saturating_mul(MAX_BYTES_PER_SNAPPY_BYTE) {
         return Err(broken(format!("{n_bytes} bytes out of {}", stored.len())));
@@ -425,7 +426,7 @@ mod tests {
     const PLAIN: &[u8] = include_bytes!("../../tests/foreign/plain.parquet");
     const ZSTD: &[u8] = include_bytes!("../../tests/foreign/zstd.parquet");
 
-    /// All columns but the list and the one of nothing but nothings.
+    /// All columns except the list and the column of nulls.
     fn parsed(bytes: &[u8]) -> Result<Table, String> {
         let meant = |name: &str| match name {
             "id.list.element" | "empty" => None,
@@ -489,7 +490,7 @@ mod tests {
 
     #[test]
     fn a_file_must_be_whole() {
-        let expected = "the bytes given: expected a whole Parquet file, found what cannot be read (";
+        let expected = "the bytes given: expected a whole Parquet file, found content that cannot be read (";
         for n_left in 0..PLAIN.len() {
             let error = parsed(&PLAIN[..n_left]).unwrap_err();
             assert!(error.starts_with(expected), "{n_left}: {error}");
@@ -505,7 +506,7 @@ mod tests {
             for at in (0..whole.len()).step_by(3) {
                 for changed in [whole[at] ^ 1 << (at % 8), 0xff] {
                     damaged[at] = changed;
-                    // Values have no checksum, so some are other values then.
+                    // Values have no checksum, so some damage only changes values.
                     if let Err(error) = parsed(&damaged) {
                         assert!(
                             error.starts_with("the bytes given: expected ") && error.contains(", found "),

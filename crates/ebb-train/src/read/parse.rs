@@ -1,6 +1,6 @@
-//! The readers on bytes instead of files, for programs that try them on damaged ones.
+//! The readers on bytes instead of files, for programs that test them on damaged input.
 //!
-//! What works here works for the files: these call the same code, behind the search for the files.
+//! Readers of files run the same code after they have found the file.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub fn emnist_letters(images: &[u8], labels: &[u8]) -> Result<Images, ReadError>
     emnist::letters(Content::of_bytes(images), Content::of_bytes(labels), 0)
 }
 
-/// A binary batch of CIFAR-10, of so many images.
+/// A binary batch of CIFAR-10 with `n_images` images.
 pub fn cifar_batch(bytes: &[u8], n_images: usize) -> Result<Images, ReadError> {
     cifar::check_batch_length(no_file(), bytes.len() as u64, n_images)?;
     let mut images = cifar::images(Vec::new(), Vec::new());
@@ -38,12 +38,12 @@ pub fn cifar_batch(bytes: &[u8], n_images: usize) -> Result<Images, ReadError> {
     Ok(images)
 }
 
-/// The pixels of a sheet of CIFAR-10, of as many rows of images as there are in a row.
+/// The pixels of a sheet of CIFAR-10 with `across` rows of `across` images.
 pub fn cifar_sheet(bytes: &[u8], across: usize) -> Result<Vec<u8>, ReadError> {
     cifar::decode(no_file(), Cursor::new(bytes), across)
 }
 
-/// Shakespeare, a line a role, plain or compressed.
+/// Shakespeare as one line per role, plain or compressed.
 pub fn shakespeare_lines(bytes: &[u8]) -> Result<Roles, ReadError> {
     shakespeare::read_lines(Content::of_bytes(bytes))
 }

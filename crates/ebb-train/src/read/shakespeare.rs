@@ -1,9 +1,9 @@
-//! Shakespeare by role, as LEAF cuts it: 80 characters, and the one that comes next.
+//! Shakespeare by role, as LEAF cuts it: 80 characters, and the next one.
 //!
-//! Read in two forms: a JSON object a line for each role, with all it says as `text`; or the one object that
-//! LEAF's own steps write, in which `x` spells out every sequence and `y` the character after it. Either way the
-//! text is kept once, for sequences that follow one another share 79 characters.
-//! Caldas et al., "LEAF: A Benchmark for Federated Settings" (2018).
+//! It is read in two forms: one JSON object per line for each role, with all it says as `text`; or the one
+//! object that LEAF's own steps write, in which `x` holds every sequence and `y` the next character. Either
+//! way the text is kept once, for consecutive sequences share 79 characters. Caldas et al., "LEAF: A
+//! Benchmark for Federated Settings" (2018).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,22 +20,22 @@ const STEPS: usize = Roles::STEPS;
 
 const SYMBOLS: &[u8; 80] = Roles::SYMBOLS;
 
-/// What all roles say.
+/// The texts of all roles.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Roles {
-    /// Every character as its place in [`Roles::SYMBOLS`].
+    /// Every character as its index in [`Roles::SYMBOLS`].
     pub text: Vec<u8>,
-    /// Who says what of it.
+    /// The roles.
     pub roles: Vec<Role>,
 }
 
-/// What a role says.
+/// One role.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Role {
     /// Its name.
     pub name: String,
-    /// Where in the text its sequences begin, in the order it says them. Behind each of them the text goes on with
-    /// the character to be foretold.
+    /// Where in the text its sequences begin, in their order. The character to predict follows each sequence
+    /// in the text.
     pub starts: Vec<u32>,
 }
 
@@ -43,11 +43,11 @@ impl Roles {
     /// Characters of a sequence.
     pub const STEPS: usize = 80;
 
-    /// The characters there can be, in LEAF's order.
+    /// The characters that can occur, in LEAF's order.
     pub const SYMBOLS: &[u8; 80] =
         b"\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}";
 
-    /// How many sequences there are.
+    /// The number of sequences.
     pub fn n_samples(&self) -> usize {
         self.roles.iter().map(|role| role.starts.len()).sum()
     }
@@ -61,7 +61,7 @@ impl fmt::Debug for Roles {
 }
 
 /// Shakespeare, from `leaf-roles.jsonl` or LEAF's `all_data.json` in `shakespeare` within the data folder,
-/// compressed or not. Roles that say too little for one sequence are left out.
+/// compressed or not. Roles with too little text for one sequence are left out.
 pub fn shakespeare(data: &Path) -> Result<Roles, ReadError> {
     const NAMES: [&str; 4] = ["leaf-roles.jsonl.gz", "leaf-roles.jsonl", "all_data.json.gz", "all_data.json"];
     let file = first_of(&data.join("shakespeare"), &NAMES)?;
@@ -72,7 +72,7 @@ pub fn shakespeare(data: &Path) -> Result<Roles, ReadError> {
 
 fn not_empty(file: &Path, roles: Roles) -> Result<Roles, ReadError> {
     if roles.roles.is_empty() {
-        let expected = format!("a role that says more than {STEPS} characters");
+        let expected = format!("a role with more than {STEPS} characters of text");
         return Err(ReadError::damaged(file, expected, "none"));
     }
     Ok(roles)
@@ -120,7 +120,7 @@ pub(super) fn read_lines(content: Content<'_>) -> Result<Roles, ReadError> {
     not_empty(file, all)
 }
 
-/// The second form, of which `user_data` holds all but the order.
+/// The second form; its `user_data` holds everything but the order of the roles.
 #[derive(Deserialize)]
 struct Leaf {
     users: Vec<String>,
@@ -128,7 +128,7 @@ struct Leaf {
     user_data: BTreeMap<String, LeafUser>,
 }
 
-/// What a user of the second form says.
+/// A user of the second form.
 #[derive(Deserialize)]
 struct LeafUser {
     x: Sequences,
@@ -176,7 +176,7 @@ fn parse(file: &Path, content: impl Read) -> Result<Leaf, ReadError> {
 }
 
 impl LeafUser {
-    /// Adds the text, and says where in it the sequences begin.
+    /// Appends the text, and returns where in it the sequences begin.
     fn write(&self, text: &mut Vec<u8>) -> Vec<u32> {
         let mut starts: Vec<u32> = Vec::with_capacity(self.y.len());
         for (idx, (&at, &Symbol(next))) in self.x.starts.iter().zip(&self.y).enumerate() {
@@ -195,16 +195,17 @@ impl LeafUser {
     }
 }
 
-/// Where something stands in the text.
+/// A position in the text as 32 bits.
 fn position(at: usize) -> u32 {
     u32::try_from(at).expect("the text is no longer than its file, of which at most 4 GiB are read")
 }
 
-/// A character as its place among the symbols.
+/// A character as its index among the symbols.
 #[derive(Clone, Copy)]
 struct Symbol(u8);
 
-/// Sequences of symbols. One that goes on where the last one began, a character later, adds a character only.
+/// Sequences of symbols. A sequence that continues the last one, shifted by one character, adds one character
+/// only.
 #[derive(Default)]
 struct Sequences {
     text: Vec<u8>,
@@ -226,7 +227,7 @@ impl Sequences {
     }
 }
 
-/// The place of every ASCII character among the symbols, or [`NONE`].
+/// The index of every ASCII character among the symbols, or [`NONE`].
 const SYMBOL_OF_CHAR: [u8; 128] = {
     let mut places = [NONE; 128];
     let mut at = 0;
@@ -280,7 +281,7 @@ impl<'de> Deserialize<'de> for Sequences {
     }
 }
 
-/// Reads text of just so many characters, all of them symbols.
+/// Parses text of exactly `N` characters, all of them symbols.
 struct Exactly<const N: usize>;
 
 impl<const N: usize> Visitor<'_> for Exactly<N> {
@@ -316,7 +317,7 @@ mod tests {
     const LINES: &str = "leaf-roles.jsonl";
     const LEAF: &str = "all_data.json";
 
-    /// What is read from a file of this name and content, or what is said against it.
+    /// The roles read from a file of this name and content, or the error.
     fn read(name: &str, content: &[u8]) -> Result<Roles, String> {
         let data = tempfile::tempdir().unwrap();
         let folder = data.path().join("shakespeare");
@@ -331,7 +332,7 @@ mod tests {
         assert_eq!(read(name, content).unwrap_err(), format!("at: {message}; fetch the file again"));
     }
 
-    /// Text of so many characters, the first of them this many steps into the alphabet.
+    /// Text of `length` characters, starting at position `first` of the alphabet.
     fn speech(first: usize, length: usize) -> String {
         (first..first + length).map(|at| char::from(b'a' + (at % 26) as u8)).collect()
     }
@@ -356,7 +357,7 @@ mod tests {
         json!({ "users": names, "num_samples": counts, "hierarchies": ["A Play"], "user_data": held })
     }
 
-    /// A sequence and what follows, spelt out.
+    /// A sequence and its next character as text.
     fn sample_text(roles: &Roles, role_idx: usize, sample_idx: usize) -> (String, char) {
         let start = roles.roles[role_idx].starts[sample_idx] as usize;
         let character = |&place: &u8| char::from(SYMBOLS[usize::from(place)]);
@@ -401,7 +402,8 @@ mod tests {
     #[test]
     fn sequences_that_do_not_follow_one_another_are_kept_apart() {
         let (one, two) = (speech(0, 80), speech(1, 80));
-        // The first is not followed by what the second ends with; the third follows the second; the fourth none.
+        // The first sequence is not continued by the second; the third continues the second; the fourth
+        // continues none.
         let held = json!({ "x": [one, two, speech(2, 80), one], "y": ["?", speech(81, 1), "!", "."] });
         let roles = read(LEAF, leaf(&[("A", held)]).to_string().as_bytes()).unwrap();
         assert_eq!(roles.roles[0].starts, [0, 81, 82, 81 + 82]);
@@ -434,7 +436,7 @@ mod tests {
         );
         let message = "expected one of LEAF's 80 characters in line 1, found '#'";
         check(LINES, line("A", &speech(0, 90).replace('c', "#")).as_bytes(), message);
-        let none = "expected a role that says more than 80 characters, found none";
+        let none = "expected a role with more than 80 characters of text, found none";
         check(LINES, b"", none);
         check(LINES, line("A", "too short").as_bytes(), none);
     }
@@ -482,7 +484,7 @@ mod tests {
         check(
             LEAF,
             leaf(&[]).to_string().as_bytes(),
-            "expected a role that says more than 80 characters, found none",
+            "expected a role with more than 80 characters of text, found none",
         );
     }
 
@@ -501,7 +503,7 @@ mod tests {
             flipped[whole.len() - 8] ^= 1;
             let error = read(name, &flipped).unwrap_err();
             assert!(error.starts_with("at: expected an intact gzip file, found "), "{error}");
-            // A megabyte more of nothing than so little can have grown from.
+            // The content exceeds by a megabyte what the compressed size allows.
             let bomb = gzip(&[vec![b' '; 4 << 20], content.into_bytes()].concat());
             let error = read(name, &bomb).unwrap_err();
             let most = 200 * bomb.len() + (1 << 20);

@@ -1,4 +1,4 @@
-//! Tables of rows and named columns, from CSV or Parquet files: what both have in common.
+//! Tables of rows and named columns, from CSV or Parquet files: the common part of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,32 +9,32 @@ use std::path::Path;
 use super::content::Content;
 use super::{ReadError, csv_table, parquet_table};
 
-/// How a CSV file is laid out. A Parquet file says so itself, and none of this may be given.
+/// The form of a CSV file. A Parquet file declares its own form, so none of this may be given for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableForm<'f> {
-    /// The columns' names, where the file has no line of them.
+    /// The columns' names, if the file has no header line.
     pub names: Option<&'f [String]>,
-    /// What a line that is passed over begins with.
+    /// The character that begins a comment line.
     pub comment: Option<u8>,
-    /// What stands between two values, if it is no comma.
+    /// The character between two values, if it is not a comma.
     pub separator: Option<u8>,
 }
 
-/// How the values of a column are meant.
+/// How the values of a column are interpreted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnRole {
-    /// Each is a number.
+    /// Numbers.
     Number,
-    /// Each is the name of one of a few; nothing is a name like the others.
+    /// Categories; an empty value is a category like the others.
     Category,
-    /// Each is the name of one of a few, and nothing is none.
+    /// Classes; an empty value is an error.
     Class,
 }
 
 /// Columns of equal length, each with its name.
 #[derive(Clone, PartialEq)]
 pub struct Table {
-    /// How many rows there are: at least one.
+    /// The number of rows: at least one.
     pub n_rows: usize,
     /// The columns, in the order of the file.
     pub columns: Vec<(String, Column)>,
@@ -43,13 +43,13 @@ pub struct Table {
 /// The values of a column.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Column {
-    /// Numbers, none of them beyond what 32 bits hold.
+    /// Numbers, all within the range of 32-bit floats.
     Numbers(Vec<f64>),
-    /// Names out of a list, in which they stand in the order they first occur.
+    /// Categories, in the order in which they first occur.
     Categories {
-        /// For each row the place of its name.
+        /// The index of each row's category.
         codes: Vec<u32>,
-        /// The list.
+        /// The categories.
         names: Vec<String>,
     },
 }
@@ -61,7 +61,7 @@ impl fmt::Debug for Table {
     }
 }
 
-/// Where in its file a row of a table stands.
+/// The location of a table's row in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowLocation {
     /// The line of a CSV file, compressed or not, from 1.
@@ -71,13 +71,14 @@ pub enum RowLocation {
 }
 
 impl RowLocation {
-    /// Where a row of a table stands that was read from this file. A CSV file is read once more, up to that row.
+    /// The location of a row of a table that was read from this file. A CSV file is read once more, up to
+    /// that row.
     pub fn of(file: &Path, form: TableForm<'_>, row_idx: usize) -> RowLocation {
         let line = || match is_parquet(file) {
             Ok(false) => csv_table::line(Content::open(file)?, form, row_idx),
             _ => Ok(None),
         };
-        // What is no longer there has no lines.
+        // A row that no longer exists has no line.
         line().ok().flatten().map_or(RowLocation::Row(row_idx + 1), RowLocation::Line)
     }
 }
@@ -100,7 +101,7 @@ pub fn table_names(file: &Path, form: TableForm<'_>) -> Result<Vec<String>, Read
     }
 }
 
-/// Reads those columns of a table that mean something, from a Parquet file or a CSV file, the latter plain or
+/// Reads the columns of a table that have a role, from a Parquet file, or from a CSV file that is plain or
 /// compressed by gzip.
 pub fn table(
     file: &Path,
@@ -115,7 +116,7 @@ pub fn table(
     }
 }
 
-/// What is in the file says which form it has, not its name.
+/// The content decides on the format, not the name.
 fn is_parquet(file: &Path) -> Result<bool, ReadError> {
     let mut start = Vec::new();
     File::open(file)
@@ -124,7 +125,7 @@ fn is_parquet(file: &Path) -> Result<bool, ReadError> {
     Ok(start == parquet_table::MAGIC)
 }
 
-/// Gives the names back, or the one that is there twice.
+/// Returns the names, or the one that occurs twice.
 pub(super) fn distinct(names: Vec<String>) -> Result<Vec<String>, String> {
     let mut seen = BTreeSet::new();
     match names.iter().find(|name| !seen.insert(name.as_str())) {
@@ -133,7 +134,7 @@ pub(super) fn distinct(names: Vec<String>) -> Result<Vec<String>, String> {
     }
 }
 
-/// Why a value cannot be in its column.
+/// Why a value was rejected for its column.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct RejectedValue {
     expected: &'static str,
@@ -142,7 +143,7 @@ pub(super) struct RejectedValue {
 }
 
 impl RejectedValue {
-    /// What is wrong with the value at this place of a file.
+    /// The error for the value at this place of a file.
     pub(super) fn at(self, file: &Path, place: &str) -> ReadError {
         ReadError::unfit(file, format!("{} in {place}", self.expected), self.found, self.remedy)
     }
@@ -151,14 +152,14 @@ impl RejectedValue {
 /// A value of a table.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value<'v> {
-    /// Which a category has as a name like the others, and a number or class cannot be.
+    /// A missing value: a category like the others, but an error for a number or a class.
     Nothing,
     Text(&'v str),
     Whole(i128),
     Real(f64),
 }
 
-/// A column as it is read.
+/// A column that is being read.
 pub(super) enum ColumnBuilder {
     Numbers(Vec<f64>),
     Categories { codes: Vec<u32>, code_of: BTreeMap<String, u32>, requires_name: bool },
@@ -175,7 +176,7 @@ impl ColumnBuilder {
         }
     }
 
-    /// Adds a value. No number is what 32 bits do not hold, and no class is one without a name.
+    /// Adds a value. Numbers must fit into 32-bit floats, and classes must not be missing.
     pub(super) fn add(&mut self, value: Value<'_>) -> Result<(), RejectedValue> {
         match self {
             ColumnBuilder::Numbers(numbers) => {
@@ -198,7 +199,7 @@ impl ColumnBuilder {
                     Value::Whole(_) | Value::Real(_) => false,
                 };
                 if *all_named && is_unnamed {
-                    let (found, remedy) = ("nothing".to_owned(), "fill it in, or take out the row");
+                    let (found, remedy) = ("nothing".to_owned(), "fill it in, or remove the row");
                     return Err(RejectedValue { expected: "a class", found, remedy });
                 }
                 let mut code_for = |name: &str| match known.get(name) {
@@ -231,7 +232,7 @@ impl ColumnBuilder {
     }
 }
 
-/// A value in quotes, cut where it is long.
+/// A value in quotes, shortened if it is long.
 pub(super) fn short(value: &str) -> String {
     const MAX_CHARS: usize = 40;
     let cut = value.chars().nth(MAX_CHARS).is_some();
@@ -246,7 +247,7 @@ pub(super) mod tests {
     use super::super::content::tests::gzip;
     use super::*;
 
-    /// Reads a table of which "colour" is a category and "id" means nothing.
+    /// Reads a table in which "colour" is a category and "id" has no role.
     pub(in super::super) fn read(content: &[u8], form: TableForm<'_>) -> Result<Table, String> {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("table");
@@ -314,7 +315,7 @@ pub(super) mod tests {
             let names = ["size", "colour"].map(str::to_owned);
             let given = TableForm { names: Some(&names), comment: Some(b'#'), separator: None };
             assert_eq!([0, 2].map(|row_idx| place(content, given, row_idx)), ["line 2", "line 5"]);
-            // There is no such row any more.
+            // The row no longer exists.
             assert_eq!(place(content, form, 3), "row 4");
         }
         let parquet = include_bytes!("../../tests/foreign/plain.parquet");

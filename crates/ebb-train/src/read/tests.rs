@@ -1,4 +1,4 @@
-//! Which files are looked for, and the published sets as they should come out.
+//! The files that are searched for, and the published data sets with their known digests.
 
 use std::env;
 use std::fs;
@@ -9,10 +9,10 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 
-/// The folder of the data sets if it holds this set. Else the test is skipped, but never in CI.
+/// The data folder if it holds this set. Else the test is skipped, but never in CI.
 pub(crate) fn real(set: &str) -> Option<PathBuf> {
     if env::var_os(DATA_VARIABLE).is_some() {
-        // Named but not there: a mistake worth hearing of anywhere.
+        // A folder that is named but does not exist is a mistake on any machine.
         let folder = data_folder(None).unwrap();
         if folder.join(set).is_dir() {
             return Some(folder);
@@ -20,7 +20,7 @@ pub(crate) fn real(set: &str) -> Option<PathBuf> {
     }
     let missing = format!("no folder {set} in {DATA_VARIABLE}");
     assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}, which CI must have");
-    // Not by `eprintln`, which shows only when a test fails.
+    // `eprintln` would show only when a test fails.
     let _ = writeln!(io::stderr(), "skipped: the test on real {set} data ({missing})");
     None
 }
@@ -37,7 +37,7 @@ fn class_counts(images: &Images) -> Vec<usize> {
     counts
 }
 
-/// Class counts and digests of the bytes after the headers.
+/// Checks class counts and digests of the bytes after the headers.
 fn check_grey_images(images: &Images, counts: [usize; 10], pixels: &str, labels: &str) {
     let n_images: usize = counts.iter().sum();
     assert_eq!(format!("{images:?}"), format!("{n_images} images of 28 x 28 x 1 in 10 classes"));
@@ -46,7 +46,7 @@ fn check_grey_images(images: &Images, counts: [usize; 10], pixels: &str, labels:
     assert_eq!(digest(&images.labels), labels);
 }
 
-/// The digest of an official binary batch, laid out again from a batch of images.
+/// The digest of an official binary batch, rebuilt from a batch of images.
 fn batch_digest(images: &Images, batch_idx: usize) -> String {
     let mut file = Vec::with_capacity(10_000 * 3073);
     for sample_idx in batch_idx * 10_000..(batch_idx + 1) * 10_000 {
@@ -76,7 +76,8 @@ fn a_file_is_within_the_data_folder_or_has_a_path() {
     let message = format!("there is no such file in {data}; correct it, or give an absolute path");
     assert_eq!(find(&data, "b.csv"), wrong("b.csv", &message));
     assert_eq!(find(&data, &at("b.csv")), wrong(&at("b.csv"), "there is no such file; correct it"));
-    let message = "gone: no such folder, yet --data names it; correct or create it. Or give an absolute path";
+    let message =
+        "gone: no such folder, though --data names it; correct or create it. Or give an absolute path";
     assert_eq!(find("gone", "a.csv"), wrong("a.csv", message));
 }
 
@@ -202,7 +203,7 @@ fn a_folder_that_is_not_there_is_named_with_the_remedy() {
     };
     check(here.path(), "--data", Ok(here.path()));
     let absent = Path::new("not/there");
-    check(absent, "--data", Err("not/there: no such folder, yet --data names it; correct or create it"));
+    check(absent, "--data", Err("not/there: no such folder, though --data names it; correct or create it"));
     let message = "no data was put into not/there yet; see: ebbflow data list. Or name a folder with --data or \
                    EBBFLOW_DATA";
     check(absent, DataFolder::CACHE, Err(message));
@@ -234,7 +235,7 @@ fn mnist_may_be_compressed_or_not_and_is_28_x_28() {
     let read = mnist(data.path(), Part::Test).unwrap();
     assert_eq!((read.labels, read.pixels), (vec![9], vec![5; 784]));
 
-    // The published name goes first; what is in the file, not its name, says whether it is compressed.
+    // The published name comes first; the content, not the name, decides whether a file is compressed.
     fs::write(folder.join("t10k-images-idx3-ubyte.gz"), images(27)).unwrap();
     let message = "expected images of 28 x 28, found 27 x 27; fetch the file again";
     assert_eq!(error_text(), format!("at/t10k-images-idx3-ubyte.gz: {message}"));
@@ -265,7 +266,7 @@ fn cifar_batches_are_looked_for_in_two_folders_and_two_forms() {
     fs::write(data.path().join("cifar10/test_batch.webp"), "").unwrap();
     assert!(error_text(Part::Test).starts_with("at/cifar10: expected test-labels-idx1-ubyte.gz or "));
 
-    // One place is whole, so what lies about elsewhere does not matter.
+    // One of the folders is complete, so incomplete ones are ignored.
     for batch in
         ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch"]
     {

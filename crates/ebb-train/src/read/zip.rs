@@ -1,6 +1,6 @@
 //! ZIP files: a directory at the end, and members stored or deflated.
 //!
-//! What the directory declares is compared with the file before any of it is believed.
+//! The directory's declarations are checked against the file before they are trusted.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::content::{MAX_BYTES, MAX_BYTES_PER_COMPRESSED_BYTE};
 use super::npz::SAVE_AGAIN;
 use super::table::short;
 
-/// A ZIP file, and where its members are.
+/// A ZIP file, and the positions of its members.
 pub(super) struct Archive<'p, R> {
     path: &'p Path,
     file: R,
@@ -23,19 +23,19 @@ pub(super) struct Archive<'p, R> {
 
 struct Member {
     name: String,
-    /// 0 where it is stored as it is, 8 where it is deflated.
+    /// The compression method: 0 for stored, 8 for deflated.
     method: u16,
     checksum: u32,
     n_stored: u32,
     n_bytes: u32,
-    /// Where its own header begins.
+    /// The position of its local header.
     start: u32,
 }
 
-/// Members that an error names.
+/// The most members that an error names.
 const MAX_SHOWN: usize = 8;
 
-/// Lengths of the headers of a ZIP file, without the names and notes that follow them.
+/// Lengths of the headers of a ZIP file, without the names and comments that follow them.
 const END_RECORD_BYTES: usize = 22;
 const ENTRY_BYTES: usize = 46;
 const LOCAL_HEADER_BYTES: usize = 30;
@@ -48,7 +48,7 @@ impl<'p, R: Read + Seek> Archive<'p, R> {
         Ok(archive)
     }
 
-    /// Reads the directory, which stands at the end of the file, before a note of up to 65,535 bytes.
+    /// Reads the directory, which stands at the end of the file, before a comment of up to 65,535 bytes.
     fn list(&mut self) -> Result<Vec<Member>, ReadError> {
         let n_tail = self.n_bytes.min(END_RECORD_BYTES as u64 + 0xffff);
         let tail = self.slice(self.n_bytes - n_tail, n_tail)?;
@@ -94,7 +94,7 @@ impl<'p, R: Read + Seek> Archive<'p, R> {
         Ok(members)
     }
 
-    /// What a member holds, as it was before it was put in the archive.
+    /// The decompressed content of a member.
     pub(super) fn content(&mut self, name: &str) -> Result<Vec<u8>, ReadError> {
         let Some(member) = self.members.iter().find(|member| member.name == name) else {
             let known = self.members.iter().map(|member| member.name.as_str()).take(MAX_SHOWN);
@@ -126,7 +126,7 @@ impl<'p, R: Read + Seek> Archive<'p, R> {
             stored
         } else {
             let mut content = Vec::new();
-            // One byte more, to notice when there is more.
+            // One more byte is requested, to notice excess content.
             let inflated =
                 DeflateDecoder::new(stored.as_slice()).take(u64::from(n_bytes) + 1).read_to_end(&mut content);
             inflated.map_err(|error| self.damaged(expected(), error.to_string()))?;
@@ -146,7 +146,7 @@ impl<'p, R: Read + Seek> Archive<'p, R> {
         Ok(content)
     }
 
-    /// Bytes of the file.
+    /// A range of bytes of the file.
     fn slice(&mut self, start: u64, n_bytes: u64) -> Result<Vec<u8>, ReadError> {
         if start.saturating_add(n_bytes) > self.n_bytes {
             let expected = format!("{n_bytes} bytes from byte {start} on");

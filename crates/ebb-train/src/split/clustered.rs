@@ -219,7 +219,7 @@ mod tests {
             20,
             "classes = 11: more than the 10 classes; give at most that",
         );
-        check(&format!("{KIND}\nvalidation = 0.9"), 20, "validation = 0.9: together with held_out it leaves");
+        check(&format!("{KIND}\nvalidation = 0.9"), 20, "validation = 0.9: validation and held_out leave");
         check(
             &format!("[data]\nsamples = 100\n{KIND}"),
             20,
