@@ -29,7 +29,7 @@ const FILTERS: [&[&str]; 2] = [
     &[
         "--test-threads=1",
         "kernels::",
-        "net::reference::",
+        "net::reference_tests::",
         "--skip",
         "smooth_networks",
         "--skip",
@@ -46,9 +46,9 @@ const NAMED_NETWORKS_FILTER: &str = "every_named_network";
 const QUICK_FILTERS: [&[&str]; 1] = [&[
     "--test-threads=1",
     "kernels::",
-    "net::reference::layers_on_their_own",
-    "net::reference::squared_error",
-    "net::reference::steps_go_where_the_gradients_say",
+    "net::reference_tests::layers_on_their_own",
+    "net::reference_tests::squared_error",
+    "net::reference_tests::steps_follow_the_gradients",
 ]];
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {

@@ -83,7 +83,7 @@ pub struct StepSettings {
     pub adam: Option<[f32; 3]>,
     /// Coefficient of L2 regularisation, added to the gradient as `weight_decay * w`.
     pub weight_decay: f32,
-    /// FedProx's coefficient `mu` of the proximal term towards the model of `begin`.
+    /// The coefficient `proximal_mu` of FedProx's proximal term towards the model of `begin`.
     pub pull: f32,
     /// A file with the vector that is added to every gradient, for example a control variate.
     pub push: Option<PathBuf>,

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_goes_before_the_variable_and_that_before_the_cache() {
+    fn the_given_folder_precedes_the_variable_and_that_the_cache() {
         let variables = [(DATA_VARIABLE, "/sets"), ("XDG_CACHE_HOME", "/cache"), ("HOME", "/me")];
         check(Some("here"), "linux", &variables, ("here", "--data"));
         check(None, "linux", &variables, ("/sets", "EBBFLOW_DATA"));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_home_nobody_names_a_folder() {
+    fn without_a_home_there_is_no_folder() {
         assert_eq!(choose(None, "linux", |_| None), None);
     }
 }

@@ -72,7 +72,7 @@ impl Origins {
     }
 
     /// The origin of a table without an own one: that of its kind, or else of something inside it.
-    pub(crate) fn of_first_inside(&self, path: &str) -> Option<Origin> {
+    pub(crate) fn of_first_below(&self, path: &str) -> Option<Origin> {
         let prefix = format!("{path}.");
         if let Some(kind) = self.0.get(&format!("{prefix}kind")) {
             return Some(kind.origin());
@@ -85,9 +85,9 @@ impl Origins {
     pub(crate) fn subtree(&self, path: &str) -> Origins {
         let prefix = format!("{path}.");
         let from_there = self.0.range(prefix.clone()..);
-        let inside =
+        let entries =
             from_there.map_while(|(key, entry)| Some((key.strip_prefix(&prefix)?.to_owned(), entry.clone())));
-        Origins(inside.collect())
+        Origins(entries.collect())
     }
 
     /// Sets the origin of one value.
@@ -108,10 +108,10 @@ impl Origins {
 
     /// Moves a value, and everything inside it, to another path.
     pub(crate) fn rename(&mut self, old: &str, new: &str) {
-        let is_inside = |path: &str| {
+        let is_below = |path: &str| {
             path.strip_prefix(old).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
-        let moved: Vec<_> = self.0.keys().filter(|path| is_inside(path)).cloned().collect();
+        let moved: Vec<_> = self.0.keys().filter(|path| is_below(path)).cloned().collect();
         for path in moved {
             let entry = self.0.remove(&path).expect("the path was just listed");
             self.0.insert(format!("{new}{}", &path[old.len()..]), entry);

@@ -77,14 +77,14 @@ pub(crate) fn with_first_names(table: &Table) -> Table {
 fn with_first_names_in(table: &Table, path: &str) -> Table {
     let entries = table.iter().map(|(key, value)| {
         let name = first_name(path, key).unwrap_or(key);
-        let inside = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let inner_path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
         let value = match value {
-            Value::Table(inner) => Value::Table(with_first_names_in(inner, &inside)),
+            Value::Table(inner) => Value::Table(with_first_names_in(inner, &inner_path)),
             Value::Array(values) => Value::Array(
                 values
                     .iter()
                     .map(|value| match value {
-                        Value::Table(inner) => Value::Table(with_first_names_in(inner, &inside)),
+                        Value::Table(inner) => Value::Table(with_first_names_in(inner, &inner_path)),
                         other => other.clone(),
                     })
                     .collect(),
@@ -171,7 +171,7 @@ fn rename_in(
         };
         let Some(new) = new else { continue };
         let (old_path, new_path) = (full(&key), full(&new));
-        let origin = origins.get(&old_path).or_else(|| origins.of_first_inside(&old_path));
+        let origin = origins.get(&old_path).or_else(|| origins.of_first_below(&old_path));
         if table.contains_key(&new) {
             let message = format!("its new name {new_path} is given too; remove one of them");
             return Err(SettingsError { origin, key: old_path, value: None, message });

@@ -226,7 +226,7 @@ impl Tree {
         // A missing key, or an element of a list, may have no origin: the nearest key above it has one.
         let mut path = key;
         let origin = loop {
-            let origin = self.origins.get(path).or_else(|| self.origins.of_first_inside(path));
+            let origin = self.origins.get(path).or_else(|| self.origins.of_first_below(path));
             match (origin, path.rfind(['.', '['])) {
                 (Some(origin), _) => break Some(origin),
                 (None, Some(end)) => path = &path[..end],
@@ -552,7 +552,7 @@ mod tests {
     }
 
     fn half() -> Probability {
-        Probability::new(0.5).expect("a half is a chance")
+        Probability::new(0.5).expect("a half is a probability")
     }
 
     fn message(text: &str) -> String {
@@ -579,7 +579,7 @@ mod tests {
     #[test]
     fn a_value_out_of_range_names_itself_and_the_range() {
         assert_eq!(
-            message("[select]\ncohort = 3\nchance = 1.2"),
+            message("[select]\ncohort = 3\nprobability = 1.2"),
             "a.toml:3:1: select.probability = 1.2: 1.2 is out of range; give a probability from 0 to 1"
         );
         assert_eq!(
@@ -620,7 +620,7 @@ mod tests {
     #[test]
     fn flags_about_one_table_may_come_in_any_order() {
         for flags in [["select.cohort=5", "select.kind=b"], ["select.kind=b", "select.cohort=5"]] {
-            let mut tree = Tree::parse("[select]\nkind = \"a\"\nchance = 0.5", "a.toml").unwrap();
+            let mut tree = Tree::parse("[select]\nkind = \"a\"\nprobability = 0.5", "a.toml").unwrap();
             tree.set_all_from_flags(&flags.map(str::to_owned)).unwrap();
             assert_eq!(tree.text("select.kind"), Some("b"));
             assert!(tree.has("select.cohort") && !tree.has("select.probability"), "{flags:?}");
@@ -638,7 +638,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_in_a_list_can_be_put() {
+    fn elements_of_lists_can_be_set() {
         let mut tree = Tree::parse("[world]\ndepartures = [{ round = 1, clients = [3] }]", "a.toml").unwrap();
         tree.set_from_flag("world.departures[0].round=7").unwrap();
         tree.set_from_flag("world.departures[0].clients[0]=4").unwrap();
@@ -665,10 +665,10 @@ mod tests {
     #[test]
     fn another_kind_replaces_the_table_below() {
         let mut tree = Tree::from_recipe("r", "[select]\nkind = \"a\"\ncohort = 3");
-        tree.overlay(Tree::parse("[select]\nkind = \"b\"\nchance = 0.1", "a.toml").unwrap());
+        tree.overlay(Tree::parse("[select]\nkind = \"b\"\nprobability = 0.1", "a.toml").unwrap());
         assert!(!tree.has("select.cohort") && tree.has("select.probability"));
         let mut tree = Tree::from_recipe("r", "[select]\nkind = \"a\"\ncohort = 3");
-        tree.overlay(Tree::parse("[select]\nchance = 0.1", "a.toml").unwrap());
+        tree.overlay(Tree::parse("[select]\nprobability = 0.1", "a.toml").unwrap());
         assert!(tree.has("select.cohort") && tree.has("select.probability"));
     }
 

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_numbers_and_ranges() {
+    fn names_numbers_and_ranges_are_parsed() {
         let listed = |text| ClientSet::parse(text, 10);
         assert_eq!(listed("ever"), Ok(ClientSet::Ever));
         assert_eq!(listed("0-3, 7,9"), Ok(ClientSet::Listed(vec![0..=3, 7..=7, 9..=9])));

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_and_tops_by_hand() {
+    fn classes_and_top_k_are_as_computed_by_hand() {
         let top_k = [1, 2, 3].map(|k| NonZeroU32::new(k).unwrap());
         let mut ranks = Ranks::new(3, &top_k);
         // Two of class 0, ranked first and third; one of class 2, ranked second; one of class 2 without a
@@ -339,15 +339,15 @@ mod tests {
         let text = "[data]\nkind = \"synthetic\"\nclients = 3\nsamples = 200\ntest_share = 0.5\n\
                     [evaluate]\nper_class = true\ntop_k = [1, 3, 10]";
         let tree = ebb_settings::Tree::parse(text, "a.toml").unwrap();
-        let facts = ebb_settings::BuildContext { seed: 4, ..ebb_settings::BuildContext::default() };
-        let task = crate::data::build(&tree.table("data", facts)).unwrap();
-        let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref()).unwrap();
+        let context = ebb_settings::BuildContext { seed: 4, ..ebb_settings::BuildContext::default() };
+        let task = crate::data::build(&tree.table("data", context)).unwrap();
+        let evaluation = Evaluation::build(&tree.table("evaluate", context), task.as_ref()).unwrap();
         let model = model(task.as_ref());
         TaskEvaluator::new(task, evaluation, 1, NonZeroUsize::new(threads).unwrap()).score(&model)
     }
 
     #[test]
-    fn classes_add_up_to_the_accuracy_and_so_does_the_top() {
+    fn classes_and_top_1_add_up_to_the_accuracy() {
         let score = score_of(1, |task| task.initial());
         assert_eq!(score_of(3, |task| task.initial()), score);
         let sum = |of: fn(&ClassScore) -> u32| score.classes.iter().map(of).sum::<u32>();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_scores_and_scores_that_are_none_are_no_success() {
+    fn equal_or_nan_scores_are_no_success() {
         let equal = score_of(2, |task| vec![0.0; task.layout().len()]);
         let samples = |class: usize| equal.classes[class].samples;
         assert_eq!(equal.classes[0].n_correct, samples(0));
@@ -372,9 +372,9 @@ mod tests {
 
     fn build(text: &str) -> Result<(Arc<dyn Task>, Evaluation), String> {
         let tree = ebb_settings::Tree::parse(text, "a.toml").unwrap();
-        let facts = ebb_settings::BuildContext { seed: 4, ..ebb_settings::BuildContext::default() };
-        let task = crate::data::build(&tree.table("data", facts)).unwrap();
-        let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref());
+        let context = ebb_settings::BuildContext { seed: 4, ..ebb_settings::BuildContext::default() };
+        let task = crate::data::build(&tree.table("data", context)).unwrap();
+        let evaluation = Evaluation::build(&tree.table("evaluate", context), task.as_ref());
         evaluation.map(|evaluation| (task, evaluation)).map_err(|error| error.to_string())
     }
 

@@ -108,7 +108,7 @@ impl Task for StubTask {
         1
     }
 
-    fn evaluate_batch(&self, _piece: usize, _model: &[f32]) -> Tally {
+    fn evaluate_batch(&self, _batch: usize, _model: &[f32]) -> Tally {
         Tally { n_samples: 1.0, loss: 1.0, hits: None }
     }
 
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sized_one_has_classes_and_moves_every_weight() {
+    fn a_sized_stub_has_classes_and_moves_every_parameter() {
         let stub = StubTask::sized(12, 3);
         assert_eq!((stub.layout().len(), stub.n_classes()), (3, Some(10)));
         let counts = stub.class_counts(ClientId::new(11)).unwrap();

@@ -121,7 +121,7 @@ const MNIST: Input = Input::Image { height: 28, width: 28, channels: 1 };
 const CIFAR: Input = Input::Image { height: 32, width: 32, channels: 3 };
 
 #[test]
-fn optimisers() {
+fn optimisers_step_like_pytorch() {
     let file = format!("{}/tests/torch/mnist-cnn.json", env!("CARGO_MANIFEST_DIR"));
     let expected: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
     let nesterov = StepRule {
@@ -147,7 +147,7 @@ fn optimisers() {
 }
 
 #[test]
-fn small_networks() {
+fn small_networks_train_like_pytorch() {
     check("logistic", Input::Flat(60), 10);
     check("mlp", MNIST, 10);
     check("mnist-cnn", MNIST, 10);
@@ -156,7 +156,7 @@ fn small_networks() {
 }
 
 #[test]
-fn sequences() {
+fn sequences_train_like_pytorch() {
     check("char-lstm", Input::Sequence { steps: 20, symbols: 80 }, 80);
     // Rows of an image, and the outputs of all of them.
     let layers = vec![Layer::Lstm { units: 12, layers: 1 }, Layer::Dense { units: 10 }];
@@ -168,7 +168,7 @@ fn sequences() {
 }
 
 #[test]
-fn large_networks() {
+fn large_networks_train_like_pytorch() {
     check("e3cs-emnist-cnn", MNIST, 26);
     check("e3cs-cifar-cnn", CIFAR, 10);
     check("mcmahan-cnn", MNIST, 10);

@@ -151,7 +151,7 @@ pub(crate) fn all_entries(registry: &Registry) -> Vec<ListEntry> {
         "model",
         "what the clients train",
         "layers",
-        "a network of your own, layer by layer; a dense layer with one unit a class ends it",
+        "a network of your own, layer by layer; a dense layer with one unit per class ends it",
         LAYERS,
     ));
     let worlds = ebb_sim::availability::ALL.iter().map(|entry| {

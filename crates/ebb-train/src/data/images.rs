@@ -159,9 +159,9 @@ const EXAMPLE: &str = "clients = 20
 # samples = 200            # a client; without it, as many as can be had
 # test_samples = 2000      # without it, the whole test set
 # test_on = \"held-out\"    # what all clients hold out, pooled, instead of the test set
-# seed = 1                 # fixes who holds what when the run's seed varies
-# [data.split]             # who holds which samples: ebbflow list splits
-# [data.sizes]             # how many a client holds: ebbflow list sizes";
+# seed = 1                 # fixes the split when the run's seed varies
+# [data.split]             # how samples are split: ebbflow list splits
+# [data.sizes]             # samples per client: ebbflow list sizes";
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

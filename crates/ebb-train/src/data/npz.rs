@@ -22,10 +22,10 @@ pub const ENTRY: Entry<dyn Task> = Entry {
 test_share = 0.2
 # classes = 10              # without it, as many as the labels of both files need
 clients = 20
-# samples = 200             # a client; without it, all there are
-# seed = 1                  # fixes who holds what when the run's seed varies
-# [data.split]              # who holds which samples: ebbflow list splits
-# [data.sizes]              # how many a client holds: ebbflow list sizes",
+# samples = 200             # per client; without it, as many as there are
+# seed = 1                  # fixes the split when the run's seed varies
+# [data.split]              # how samples are split: ebbflow list splits
+# [data.sizes]              # samples per client: ebbflow list sizes",
     build: |settings| Ok(Box::new(settings.parse::<ArchiveTable>()?.build(settings)?)),
 };
 

@@ -64,8 +64,8 @@ impl PartitionSettings {
             return Err(settings.error("test_samples", message));
         }
         let TrainAndTest { train, test, n_classes, input, default_model } = pools;
-        let facts = settings.context();
-        let (seed, n_clients) = (self.seed.unwrap_or(facts.seed), self.clients.get() as usize);
+        let context = settings.context();
+        let (seed, n_clients) = (self.seed.unwrap_or(context.seed), self.clients.get() as usize);
         let labels: Vec<u32> = (0..train.len() as u32).map(|sample| train.label(sample)).collect();
         let split = split::split_samples(settings, self.samples, &labels, n_classes, n_clients, seed)?;
         let holds_out = split.held_out.iter().any(|list| !list.is_empty());
@@ -85,7 +85,7 @@ impl PartitionSettings {
             Partition { samples: Arc::clone(&test_samples), by_client: Vec::new() }
         };
         let train = Partition { samples: train, by_client: split.train };
-        let task = LabelledTask::new(net, facts.seed, train, own, split.clusters);
+        let task = LabelledTask::new(net, context.seed, train, own, split.clusters);
         Ok(task.with_test_set(test_samples, indices).with_remarks(split.remarks))
     }
 

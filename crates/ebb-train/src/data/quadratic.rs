@@ -16,9 +16,9 @@ use crate::task::{LocalResult, LocalTrainer, Tally, Task};
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "quadratic",
     about: "a quadratic loss for each client, given by centres and curvatures: checked with pencil and paper",
-    example: "centres = [[0.0], [3.0], [6.0]]      # one a client
+    example: "centres = [[0.0], [3.0], [6.0]]      # one per client
 curvatures = [[1.0], [1.0], [1.0]]
-samples = [1, 1, 1]                  # a client's weight
+samples = [1, 1, 1]                  # weight of each client
 start = [10.0]
 noise = 0.0                          # standard deviation of the gradient's error
 # clients = 100                      # or centres drawn at random, with dimension and spread

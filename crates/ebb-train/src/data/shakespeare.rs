@@ -20,10 +20,10 @@ use crate::read::{self, ReadError, Roles};
 /// The registry entry.
 pub const ENTRY: Entry<dyn Task> = Entry {
     name: "shakespeare",
-    about: "Shakespeare from the data folder, a client a role: 80 characters, then the next",
+    about: "Shakespeare from the data folder, one client per role: predicts the next character after 80",
     example: "# clients = 139            # drawn from the roles; without it, all of them
 samples_min = 1            # sequences; roles with fewer are left out
-test_share = 0.2           # what each role says last, but for 79 sequences in between
+test_share = 0.2           # the last of each role's sequences, after a gap of 79
 # test_samples = 2000      # drawn from all roles' test sequences; without it, all of them
 # seed = 1                 # fixes what is drawn when the run's seed varies",
     build: |settings| {
@@ -62,7 +62,7 @@ fn one() -> NonZeroU32 {
     NonZeroU32::MIN
 }
 fn fifth() -> Probability {
-    Probability::new(0.2).expect("a fifth is a chance")
+    Probability::new(0.2).expect("a fifth is a probability")
 }
 
 impl RoleTable {

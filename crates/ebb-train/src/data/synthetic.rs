@@ -23,11 +23,11 @@ pub const ENTRY: Entry<dyn Task> = Entry {
     example: "clients = 30
 alpha = 1.0                # how much labellings differ
 beta = 1.0                 # how much features differ
-iid = false                # one labelling and one law of features for all
+iid = false                # one labelling and one distribution of features for all
 # clusters = 5             # clients of a cluster share one labelling
 features = 60
 classes = 10
-samples_min = 50           # beside a log-normal number of samples
+samples_min = 50           # plus a log-normal number of samples
 # samples_max = 500
 # samples = 100            # the same for all, instead; or a [data.sizes] table
 test_share = 0.1
@@ -117,7 +117,7 @@ fn zero() -> NonNegative {
     NonNegative::new(0.0).expect("0 is not negative")
 }
 fn tenth() -> Probability {
-    Probability::new(0.1).expect("a tenth is a chance")
+    Probability::new(0.1).expect("a tenth is a probability")
 }
 
 /// Samples in the order in which they are drawn, client by client.
@@ -326,10 +326,10 @@ mod tests {
         // The resolved settings build the same data again.
         let text = "[data]\nkind = \"synthetic\"\nclients = 3\n[data.sizes]\nkind = \"pareto\"";
         let tree = Tree::parse(text, "a.toml").unwrap();
-        let facts = BuildContext { seed: 3, ..BuildContext::default() };
-        let first = (ENTRY.build)(&tree.table("data", facts)).unwrap();
+        let context = BuildContext { seed: 3, ..BuildContext::default() };
+        let first = (ENTRY.build)(&tree.table("data", context)).unwrap();
         let again = Tree::parse(&tree.resolved(), "settings.toml").unwrap();
-        let again = (ENTRY.build)(&again.table("data", facts)).map_err(|error| error.to_string()).unwrap();
+        let again = (ENTRY.build)(&again.table("data", context)).map_err(|error| error.to_string()).unwrap();
         for client in (0..3).map(ClientId::new) {
             assert_eq!(again.samples(client), first.samples(client));
         }
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn features_have_the_standard_deviations_of_the_paper() {
+    fn features_spread_as_in_the_paper() {
         let data = generate(&synthetic("clients = 1\nsamples = 40000"), 5);
         let samples = &data.train().samples;
         for feature in [0, 9, 59] {

@@ -28,17 +28,17 @@ pub const ENTRY: Entry<dyn Task> = Entry {
 test_share = 0.2
 label = \"income\"                      # the column of the classes
 # targets = [\"hours-per-week\"]         # or regression targets, with loss = \"squared-error\" for the model
-categorical = [\"workclass\", \"sex\"]    # columns of names; all others are numbers
+categorical = [\"workclass\", \"sex\"]    # categorical columns; all others are numbers
 # leave_out = [\"fnlwgt\"]
 # columns = [\"age\", \"workclass\"]      # where the file has no header line
 # comment = \"|\"                       # how comment lines begin
 # separator = \";\"                    # if it is not a comma
 # encoding = { classes = [\"no\", \"yes\"], columns = [{ name = \"age\", mean = 38.6, std = 13.6 }] }
 clients = 20
-# samples = 200                       # a client; without it, all there are
-# seed = 1                            # fixes who holds what when the run's seed varies
-# [data.split]                        # who holds which samples: ebbflow list splits
-# [data.sizes]                        # how many a client holds: ebbflow list sizes",
+# samples = 200                       # per client; without it, as many as there are
+# seed = 1                            # fixes the split when the run's seed varies
+# [data.split]                        # how samples are split: ebbflow list splits
+# [data.sizes]                        # samples per client: ebbflow list sizes",
     build: |settings| Ok(Box::new(settings.parse::<TableData>()?.build(settings)?)),
 };
 

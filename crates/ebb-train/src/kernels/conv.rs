@@ -162,7 +162,7 @@ pub(crate) fn input_gradient(
 ) {
     assert!(
         output_grads.len() >= n_samples * shape.out_len() && argmax.len() >= n_samples * shape.out_len(),
-        "slopes"
+        "output_grads"
     );
     assert!(
         weights.len() >= shape.weights_len() && shape.pool_size * shape.pool_size <= MAX_PLACES,
@@ -173,7 +173,7 @@ pub(crate) fn input_gradient(
         argmax[..n_samples * shape.out_len()]
             .iter()
             .all(|&window_place| window_place < (shape.pool_size * shape.pool_size) as i32),
-        "chosen"
+        "argmax"
     );
     for sample in 0..n_samples {
         let from = sample * shape.out_len();
@@ -261,7 +261,7 @@ impl ActiveLists {
         let (height, width) = shape.out_size();
         let n_out = shape.n_out;
         let len = n_samples * shape.out_len() + SLACK;
-        assert!(output_grads.len() >= len && argmax.len() >= len, "slopes");
+        assert!(output_grads.len() >= len && argmax.len() >= len, "output_grads");
         assert!(shape.pool_size * shape.pool_size <= PAD, "pool");
         self.n_samples = n_samples;
         self.shape = Some(*shape);

@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn squared_errors_by_hand() {
+    fn squared_errors_are_as_computed_by_hand() {
         let mut outputs = [[1.0, 3.0, 9.0], [0.5, 0.5, 9.0]];
         // (0 + 9) / 2 and (1/4 + 1/4) / 2; the first label is beaten, the second ties.
         let labels = Targets::Classes(&[0, 0]);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_that_are_no_numbers_are_not_hidden() {
+    fn nan_scores_are_not_hidden() {
         for path in KernelPath::available() {
             for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut scores = vec![0.0; PAD];
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn near_and_far_scores_of_all_sizes() {
+    fn softmax_is_exact_for_near_and_far_scores_of_all_sizes() {
         let mut stream = ebb_round::Stream::of_run(1, "softmax");
         for (n_classes, n_rows) in [(1_usize, 1), (2, 3), (10, 20), (16, 16), (17, 33), (62, 7), (80, 129)] {
             let stride = n_classes.next_multiple_of(PAD);

@@ -132,7 +132,7 @@ impl Net {
         let last = layers.len().saturating_sub(1);
         let Some(Layer::Dense { units: n_classes }) = layers.last().copied() else {
             let name = layers.last().map_or("nothing", Layer::name);
-            let message = "a network ends in a dense layer with one unit a class".to_owned();
+            let message = "a network ends in a dense layer with one unit per class".to_owned();
             return Err(NetError { layer: last, name, message });
         };
         let Builder { tensors, packed_positions, packed_len, trained, .. } = builder;
@@ -142,7 +142,7 @@ impl Net {
         }
         let (layout, input) = (Layout::new(tensors), spec.input);
         let mut packing: Vec<(u32, u32)> = (0..).zip(packed_positions.iter().copied()).collect();
-        packing.sort_unstable_by_key(|&(_, inside)| inside);
+        packing.sort_unstable_by_key(|&(_, packed_at)| packed_at);
         Ok(Net {
             ops,
             activation_shapes: shapes,
@@ -190,16 +190,16 @@ impl Net {
 
     /// Copies outer parameters to their packed positions.
     pub(super) fn pack(&self, outer: &[f32], inner: &mut [f32]) {
-        for &(outside, inside) in &self.packing {
-            inner[inside as usize] = outer[outside as usize];
+        for &(outer_at, packed_at) in &self.packing {
+            inner[packed_at as usize] = outer[outer_at as usize];
         }
     }
 
     /// Packed parameters minus `outer`, in the outer order.
     pub(super) fn minus_outer(&self, inner: &[f32], outer: &[f32]) -> Vec<f32> {
         let mut moved = vec![0.0; outer.len()];
-        for &(outside, inside) in &self.packing {
-            moved[outside as usize] = inner[inside as usize] - outer[outside as usize];
+        for &(outer_at, packed_at) in &self.packing {
+            moved[outer_at as usize] = inner[packed_at as usize] - outer[outer_at as usize];
         }
         moved
     }
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_networks_have_the_papers_sizes() {
+    fn the_papers_networks_have_the_papers_parameter_counts() {
         let mnist = Input::Image { height: 28, width: 28, channels: 1 };
         let cifar = Input::Image { height: 32, width: 32, channels: 3 };
         assert_eq!(parameters("logistic", Input::Flat(60), 10), 610);
@@ -687,7 +687,7 @@ mod tests {
                 vec![Layer::SquaredError, Layer::Dense { units: 10 }],
                 "layer 0 (squared-error): a loss may occur once only, as the last layer",
             ),
-            (vec![conv(4, 3)], "layer 0 (conv): a network ends in a dense layer with one unit a class"),
+            (vec![conv(4, 3)], "layer 0 (conv): a network ends in a dense layer with one unit per class"),
         ] {
             assert_eq!(
                 Net::new(&Spec { input: image, layers }, KernelPath::Portable).unwrap_err().to_string(),

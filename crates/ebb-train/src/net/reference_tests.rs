@@ -126,11 +126,11 @@ fn loss(spec: &Spec, parameters: &[f64], samples: &[f32], labels: &[u32]) -> f64
                         for ky in 0..kernel {
                             for kx in 0..kernel {
                                 let (py, px) = (y * stride + ky, x * stride + kx);
-                                let inside = py >= padding
+                                let is_within = py >= padding
                                     && px >= padding
                                     && py - padding < t.h
                                     && px - padding < t.w;
-                                if inside {
+                                if is_within {
                                     sum += weights[((o * t.c + i) * kernel + ky) * kernel + kx]
                                         * t.at(n, i, py - padding, px - padding);
                                 }
@@ -256,7 +256,7 @@ fn check_some(label: &str, spec: &Spec, n_rows: usize, seed: u64, n_probes: usiz
         "{label}: {own_loss} {expected_loss}"
     );
     let largest = own.iter().fold(0.0_f32, |a, b| a.max(b.abs()));
-    for (tensor, range) in net.layout().tensors().filter(|(piece, _)| piece.is_trained) {
+    for (tensor, range) in net.layout().tensors().filter(|(tensor, _)| tensor.is_trained) {
         for _ in 0..n_probes {
             let at = range.start + stream.below(range.len());
             let nudged = |by: f64| {

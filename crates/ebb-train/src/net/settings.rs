@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_by_name_and_by_layers() {
+    fn networks_are_built_by_name_and_by_layers() {
         assert_eq!(model(""), Ok(7850));
         assert_eq!(model("kind = \"mnist-cnn\""), Ok(21_840));
         assert_eq!(model("kind = \"fast-fashion-cnn\"\noutputs = 62"), Ok(1_206_590));

@@ -635,14 +635,14 @@ enum GradientUse {
 }
 
 fn pad(n_rows: usize, from: &ActivationShape, padding: usize, input: &[f32], to: &mut [f32]) {
-    for (inside, plain) in image_rows(n_rows, from, padding) {
-        to[inside].copy_from_slice(&input[plain]);
+    for (padded_row, plain) in image_rows(n_rows, from, padding) {
+        to[padded_row].copy_from_slice(&input[plain]);
     }
 }
 
 fn unpad(n_rows: usize, to: &ActivationShape, padding: usize, from: &[f32], into: &mut [f32]) {
-    for (inside, plain) in image_rows(n_rows, to, padding) {
-        into[plain].copy_from_slice(&from[inside]);
+    for (padded_row, plain) in image_rows(n_rows, to, padding) {
+        into[plain].copy_from_slice(&from[padded_row]);
     }
 }
 
@@ -658,9 +658,9 @@ fn image_rows(
     let row_len = flow.width * flow.channels;
     (0..n_rows).flat_map(move |row| {
         (0..flow.height).map(move |y| {
-            let inside = row * sample + (y + padding) * width + padding * flow.channels;
+            let padded_at = row * sample + (y + padding) * width + padding * flow.channels;
             let plain = row * flow.stride + y * row_len;
-            (inside..inside + row_len, plain..plain + row_len)
+            (padded_at..padded_at + row_len, plain..plain + row_len)
         })
     })
 }
@@ -743,8 +743,8 @@ fn avg_pool(
     output: &mut [f32],
 ) {
     let share = 1.0 / (size * size) as f32;
-    for_each_window(n_rows, from, to, size, |outside, inside| {
-        output[outside] = share * inside.map(|at| input[at]).sum::<f32>();
+    for_each_window(n_rows, from, to, size, |output_at, inputs| {
+        output[output_at] = share * inputs.map(|at| input[at]).sum::<f32>();
     });
 }
 
@@ -758,8 +758,8 @@ fn avg_pool_backward(
 ) {
     let share = 1.0 / (size * size) as f32;
     input_grads.fill(0.0);
-    for_each_window(n_rows, from, to, size, |outside, inside| {
-        inside.for_each(|at| input_grads[at] = share * output_grads[outside]);
+    for_each_window(n_rows, from, to, size, |output_at, inputs| {
+        inputs.for_each(|at| input_grads[at] = share * output_grads[output_at]);
     });
 }
 
@@ -775,11 +775,11 @@ fn for_each_window(
         for at in 0..to.len() {
             let (pixel, channel) = (at / to.channels, at % to.channels);
             let (y, x) = (pixel / to.width, pixel % to.width);
-            let mut inside = (0..size * size).map(|place| {
+            let mut inputs = (0..size * size).map(|place| {
                 let (py, px) = (y * size + place / size, x * size + place % size);
                 row * from.stride + (py * from.width + px) * from.channels + channel
             });
-            visit(row * to.stride + at, &mut inside);
+            visit(row * to.stride + at, &mut inputs);
         }
     }
 }

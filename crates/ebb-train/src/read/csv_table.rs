@@ -110,7 +110,7 @@ fn read_row(
         return Ok(None);
     }
     if let Some(value) = record.iter().find(|value| value.contains(['\n', '\r'])) {
-        let expected = format!("values that end where line {line} does");
+        let expected = format!("values that end in line {line}");
         return Err(ReadError::unfit(file, expected, short(value), CLOSE_THE_QUOTE));
     }
     record.trim();
@@ -121,7 +121,7 @@ fn refuse(file: &Path, line: u64, error: csv::Error) -> ReadError {
     match error.into_kind() {
         ErrorKind::Io(error) => unreadable(file, error),
         ErrorKind::Utf8 { .. } => {
-            ReadError::unfit(file, format!("text in line {line}"), "bytes that are no UTF-8", GIVE_A_TABLE)
+            ReadError::unfit(file, format!("text in line {line}"), "bytes that are not UTF-8", GIVE_A_TABLE)
         }
         other => ReadError::unfit(file, "a CSV file", format!("{other:?}"), GIVE_A_TABLE),
     }
@@ -209,7 +209,7 @@ mod tests {
     fn a_quote_that_is_not_closed_is_found() {
         let remedy = "close the quote, or write the value in one line";
         let message = |line: u32, found: &str| {
-            format!("expected values that end where line {line} does, found \"{found}; {remedy}")
+            format!("expected values that end in line {line}, found \"{found}; {remedy}")
         };
         // The following lines would otherwise be part of the value.
         let content = b"size,colour\n1,red\n2,\"blue\n3,red\n4,red\n";
@@ -220,7 +220,7 @@ mod tests {
         // The file breaks off within quotes.
         for end in ["\"", "\"r", "\"red", "\"red\"\"", "\"red\n"] {
             let error = read(format!("size,colour\n1,red\n2,{end}").as_bytes(), PLAIN).unwrap_err();
-            assert!(error.starts_with("at: expected values that end where line 3 does, found \""), "{error}");
+            assert!(error.starts_with("at: expected values that end in line 3, found \""), "{error}");
         }
         let whole = read(b"size,colour\n1,\"red\"", PLAIN).unwrap();
         assert_eq!(whole.columns, [numbers("size", &[1.0]), colours(&[0], &["red"])]);
@@ -251,7 +251,7 @@ mod tests {
         check(b"size,colour\n", &format!("expected at least one row, found none; {give}"));
         check(
             b"size\n1\n\xff\xfe\n",
-            &format!("expected text in line 3, found bytes that are no UTF-8; {give}"),
+            &format!("expected text in line 3, found bytes that are not UTF-8; {give}"),
         );
         let correct = "correct the line, or give the character that begins comments";
         check(b"size,colour\n1,red\n2\n", &format!("expected 2 values in line 3, found 1; {correct}"));

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_set_of_letters() {
+    fn files_that_are_no_set_of_letters_are_refused() {
         let again = "fetch the file again";
         let expected = "images-idx3-ubyte: expected images of 28 x 28, found 14 x 56";
         check(&idx(&[2, 14, 56], &[0; 2 * 784]), &labels(&[1, 2]), &format!("{expected}; {again}"));

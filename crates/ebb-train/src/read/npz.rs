@@ -163,8 +163,8 @@ fn header_field<'h>(header: &'h str, key: &str) -> Option<&'h str> {
 const MAX_DIMENSIONS: usize = 64;
 
 fn shape(header: &str) -> Option<Vec<usize>> {
-    let (inside, _) = header_field(header, "shape")?.strip_prefix('(')?.split_once(')')?;
-    let sizes = inside.split(',').map(str::trim).filter(|size| !size.is_empty());
+    let (sizes_text, _) = header_field(header, "shape")?.strip_prefix('(')?.split_once(')')?;
+    let sizes = sizes_text.split(',').map(str::trim).filter(|size| !size.is_empty());
     sizes
         .map(|size| size.parse().ok())
         .collect::<Option<Vec<_>>>()

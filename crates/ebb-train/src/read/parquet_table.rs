@@ -311,7 +311,7 @@ impl RowReader<'_> {
                     None => Value::Nothing,
                     Some(value) => value_of(value).ok_or_else(|| {
                         let expected = format!("text in {}", place(self.row));
-                        ReadError::unfit(file, expected, "bytes that are no UTF-8", WRITE_AGAIN)
+                        ReadError::unfit(file, expected, "bytes that are not UTF-8", WRITE_AGAIN)
                     })?,
                 };
                 self.to.add(value).map_err(|refused| refused.at(file, &place(self.row)))?;

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn symbols_are_leafs() {
+    fn symbols_are_those_of_leaf() {
         assert_eq!((symbol('\n'), symbol(' '), symbol('A'), symbol('}')), (Ok(0), Ok(1), Ok(25), Ok(79)));
         for c in ['#', '{', '\r', 'é', '\u{1F600}'] {
             assert_eq!(symbol(c), Err(format!("{c:?}")));
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_roles() {
+    fn lines_that_are_no_roles_are_refused() {
         let fine = line("A", &speech(0, 90));
         let whole = format!("{fine}{fine}").replacen("\"A\"", "\"B\"", 1);
         assert!(read(LINES, whole.as_bytes()).is_ok());
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_that_are_not_leafs() {
+    fn objects_that_are_not_leafs_are_refused() {
         let expected = "expected LEAF's JSON object of `users`, `num_samples` and `user_data`, found";
         let whole = leaf(&[("A", leaf_samples(&speech(0, 90)))]);
         let text = whole.to_string();

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_do_not_divide() {
+    fn numbers_that_do_not_divide_evenly_are_split() {
         let labels = labels(10, 10_000);
         let split = split_of(&format!("[data]\nsamples = 101\n{KIND}\nper_client = 3"), &labels, 10, 7, 1);
         let mut users = [0; 10];

@@ -18,11 +18,10 @@ use super::{Split, SplitError, SplitInput, Splitter};
 pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "clustered",
     about: "clusters of neighbouring clients with a few classes each, and no sample at two clients (FL-FDMS)",
-    example:
-        "classes = 2                # a cluster
+    example: "classes = 2                # per cluster
 held_out = 0.1             # of every client's samples, as test data of its own
-validation = 0.1           # ... set aside: nobody trains or is judged on them
-taken_from = \"all-classes\" # both; or last-class: so that a client trains on fewer of it than of the others",
+validation = 0.1           # of every client's samples, set aside and used for nothing
+taken_from = \"all-classes\" # both; with last-class a client trains on fewer samples of its last class",
     build: |settings| {
         let clustered = settings.parse::<Clustered>()?;
         if clustered.held_out.get() + clustered.validation.get() >= 1.0 {
@@ -127,7 +126,7 @@ mod tests {
     const KIND: &str = "[data.split]\nkind = \"clustered\"";
 
     #[test]
-    fn the_numbers_of_the_papers() {
+    fn clients_hold_as_many_samples_as_in_the_papers() {
         // (samples in the data set, samples per client, trained on): CIFAR-10 and MNIST with 20 clients,
         // CIFAR-10 with 40.
         for (n_samples, n_clients, samples, trained) in

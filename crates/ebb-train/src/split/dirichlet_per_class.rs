@@ -21,9 +21,9 @@ use super::{Split, SplitError, SplitInput, Splitter};
 pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "dirichlet-per-class",
     about: "a Dirichlet distribution of clients for each class, with a minimum size for all (FAST on Fashion-MNIST)",
-    example: "alpha = 0.1                # the smaller, the more clients differ
-min_samples = 10                 # samples a client: draws with fewer are repeated
-draws = 10                 # at most; then those with fewer are topped up
+    example: "alpha = 0.1                # the smaller, the more heterogeneous
+min_samples = 10           # per client: draws with fewer are repeated
+draws = 10                 # at most; then small clients are topped up
 held_out = 0.0             # of every client's samples, as test data of its own",
     build: |settings| {
         let split = settings.parse::<DirichletPerClass>()?;

@@ -18,8 +18,8 @@ use super::{Split, SplitError, SplitInput, Splitter};
 pub const ENTRY: Entry<dyn Splitter> = Entry {
     name: "dirichlet-per-client",
     about: "a Dirichlet distribution of labels for each client, classes cut in proportion (FedAU, FAST on CIFAR-10)",
-    example: "alpha = 0.1                # the smaller, the more clients differ
-min_samples = 1                  # samples a client: those with fewer are topped up
+    example: "alpha = 0.1                # the smaller, the more heterogeneous
+min_samples = 1            # per client: those with fewer are topped up
 held_out = 0.0             # of every client's samples, as test data of its own",
     build: |settings| {
         let split = settings.parse::<DirichletPerClient>()?;

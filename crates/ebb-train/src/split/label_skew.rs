@@ -57,7 +57,7 @@ pub fn total_variation(own: &[u32], distribution: &[f64]) -> f64 {
 /// The mean absolute deviation of a binomial variable from its mean has a closed form, due to De Moivre.
 fn expected_distance(size: u32, distribution: &[f64]) -> f64 {
     let n = f64::from(size);
-    let mean_deviation = |share: f64| {
+    let mean_distance_of = |share: f64| {
         if size == 0 || share <= 0.0 || share >= 1.0 {
             return 0.0;
         }
@@ -66,7 +66,7 @@ fn expected_distance(size: u32, distribution: &[f64]) -> f64 {
         let power = log_binomial + m * libm::log(share) + (n - m + 1.0) * libm::log(1.0 - share);
         2.0 * m * libm::exp(power) / n
     };
-    distribution.iter().map(|&share| mean_deviation(share)).sum::<f64>() / 2.0
+    distribution.iter().map(|&share| mean_distance_of(share)).sum::<f64>() / 2.0
 }
 
 #[cfg(test)]
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn skews_by_hand() {
+    fn skews_are_as_computed_by_hand() {
         let check = |counts: &[Vec<u32>], skew: f64, most: f64| {
             let found = LabelSkew::of(counts).unwrap();
             assert!(

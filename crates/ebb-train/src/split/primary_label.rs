@@ -208,7 +208,7 @@ mod tests {
     const KIND: &str = "[data.split]\nkind = \"primary-label\"";
 
     #[test]
-    fn the_numbers_of_the_paper() {
+    fn clients_hold_as_many_labels_as_in_the_paper() {
         // CIFAR-10, and EMNIST letters: 100 clients with 500 samples.
         for (n_samples, n_classes, others) in [(50_000, 10, 11..=12), (124_800, 26, 4..=4)] {
             let labels = labels(n_classes, n_samples);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deck_goes_round() {
+    fn a_pool_is_dealt_again_when_it_runs_out() {
         let mut deck = ShuffledPool {
             all: vec![1, 2, 3, 4, 5],
             order: vec![1, 2, 3, 4, 5],
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn one_class_and_odd_shares() {
+    fn one_class_and_odd_shares_are_split() {
         let split = split_of(&format!("{KIND}\nprimary = 1.0"), &labels(4, 400), 4, 5, 1);
         for (list, held) in split.train.iter().zip(&split.held_out) {
             assert_eq!(classes_held(&[&list[..], held].concat(), &labels(4, 400)).len(), 1);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn drawn_sizes_become_as_small_as_they_must() {
+    fn drawn_sizes_are_reduced_where_samples_run_short() {
         let text = format!("{KIND}\n[data.sizes]\nkind = \"pareto\"\nleast = 50\nmost = 2000");
         let labels = labels(10, 6000);
         let split = split_of(&text, &labels, 10, 20, 1);

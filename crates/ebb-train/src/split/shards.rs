@@ -20,8 +20,8 @@ pub const ENTRY: Entry<dyn Splitter> = Entry {
     about: "samples sorted by class and cut into shards, a few for each client",
     example: "shards = 200
 per_client = 2
-# shard_size = 250         # without it, all samples are cut up
-# level = \"medium\"         # instead of both: \"low\" is 500 shards, 5 a client; \"medium\" 200, 2; \"high\" 100, 1
+# shard_size = 250         # samples in a shard; without it, all samples are dealt
+# level = \"medium\"         # instead of both: \"low\" is 500 shards, 5 per client; \"medium\" 200, 2; \"high\" 100, 1
 held_out = 0.0             # of every client's samples, as test data of its own",
     build: |settings| {
         let shards = settings.parse::<Shards>()?;
@@ -118,7 +118,7 @@ mod tests {
     const KIND: &str = "[data.split]\nkind = \"shards\"";
 
     #[test]
-    fn the_numbers_of_the_papers() {
+    fn clients_hold_as_many_shards_as_in_the_papers() {
         let labels = labels(10, 50_000);
         // At every level, a client holds 500 samples. A shard has one class, as 5000 is a multiple of all
         // sizes.

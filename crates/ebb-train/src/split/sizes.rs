@@ -71,8 +71,8 @@ max_samples = 2000",
 const LOG_NORMAL: Entry<dyn SizeDistribution> = Entry {
     name: "log-normal",
     about: "a minimum number of samples plus a log-normal number",
-    example: "log_mean = 4.0             # of the logarithm
-log_std = 2.0        # of the logarithm
+    example: "log_mean = 4.0             # mean of the logarithm
+log_std = 2.0              # standard deviation of the logarithm
 min_samples = 50
 max_samples = 2000",
     build: |settings| {
@@ -90,7 +90,7 @@ max_samples = 2000",
 const GIVEN: Entry<dyn SizeDistribution> = Entry {
     name: "given",
     about: "as listed, client by client",
-    example: "samples = [100, 200, 300]  # as many numbers as clients",
+    example: "samples = [100, 200, 300]  # one number per client",
     build: |settings| Ok(Box::new(settings.parse::<Given>()?)),
 };
 

@@ -26,13 +26,13 @@ pub const ENTRY: Entry<dyn Task> = Entry {
     about: "handwritten-looking digits of 28 x 28, drawn from the seed without any file",
     example: "clients = 20
 train_samples = 6000       # drawn for all clients together
-test_samples = 2000        # drawn for judging models
-# samples = 200            # a client; without it, as many as can be had
+test_samples = 2000        # drawn to evaluate models
+# samples = 200            # per client; without it, as many as there are
 noise = 0.1                # standard deviation of a pixel's error; ink is 1
 # test_on = \"held-out\"    # what all clients hold out, pooled, instead of the test set
-# seed = 1                 # fixes the digits and who holds what when the run's seed varies
-# [data.split]             # who holds which samples: ebbflow list splits
-# [data.sizes]             # how many a client holds: ebbflow list sizes",
+# seed = 1                 # fixes the digits and the split when the run's seed varies
+# [data.split]             # how samples are split: ebbflow list splits
+# [data.sizes]             # samples per client: ebbflow list sizes",
     build,
 };
 
