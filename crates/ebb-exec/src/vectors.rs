@@ -55,7 +55,7 @@ pub fn write_vector(file: &Path, layout: &Layout, vector: &[f32]) -> Result<(), 
     let tensors = layout.tensors().map(|(entry, range)| {
         let data = &bytes[4 * range.start..4 * range.end];
         let tensor = TensorView::new(Dtype::F32, entry.shape.clone(), data);
-        (entry.name.clone(), tensor.expect("a piece has as many numbers as its shape says"))
+        (entry.name.clone(), tensor.expect("a tensor has as many parameters as its shape says"))
     });
     let bytes = safetensors::serialize(tensors, None).map_err(|error| error.to_string())?;
     std::fs::write(file, bytes).map_err(|error| error.to_string())

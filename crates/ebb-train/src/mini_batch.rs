@@ -61,7 +61,7 @@ pub struct MiniBatchTrainer<'t> {
 
 impl<'t> MiniBatchTrainer<'t> {
     /// Starts from the job's model. Batches are drawn without replacement, in a new order each epoch.
-    #[allow(clippy::too_many_arguments, reason = "what to train, on what, for whom, and how long")]
+    #[allow(clippy::too_many_arguments, reason = "the model, the data, the job and its limits")]
     pub fn new(
         net: &'t Net,
         pool: &'t WorkspacePool,

@@ -84,7 +84,7 @@ fn a_worker_that_cannot_is_an_error_with_its_reason() {
     };
     check("[\"no-such-program\"]", "no-such-program could not be started");
     check("[\"true\"]", "the worker");
-    check("[\"echo\", \"hello\"]", "the worker said \"hello\"");
+    check("[\"echo\", \"hello\"]", "the worker wrote \"hello\"");
     check("[]", "trainer.command");
     let unresponsive_worker =
         ["--set", "data.trainer.timeout_s=0.05", "--set", "data.trainer.command=[\"sleep\", \"3600\"]"];

@@ -156,7 +156,7 @@ pub const EMNIST_LETTERS_10K: Entry<dyn Task> = Entry {
 };
 
 const EXAMPLE: &str = "clients = 20
-# samples = 200            # a client; without it, as many as can be had
+# samples = 200            # per client; without it, as many as there are
 # test_samples = 2000      # without it, the whole test set
 # test_on = \"held-out\"    # what all clients hold out, pooled, instead of the test set
 # seed = 1                 # fixes the split when the run's seed varies

@@ -133,7 +133,7 @@ impl ArchiveTable {
         }
         if y.shape.iter().product::<usize>() != y.shape[0] {
             let message =
-                format!("expected one label a sample in `y`, found {y:?}; save the numbers of the classes");
+                format!("expected one label per sample in `y`, found {y:?}; save the numbers of the classes");
             return Err(settings.error(key, message));
         }
         let wrong = |label: i64| usize::try_from(label).map_or(true, |label| label >= n_classes);
@@ -353,7 +353,7 @@ mod tests {
                         y: 2 bytes }, found Arrays { x: 2 x 1 bytes, y: 2 integers }; give files of the same kind";
         check_refused(&images(&[0, 1]), &negative, SETTINGS, expected);
         let one_hot = archive(npy("|u1", "2, 1", &[0; 2]), npy("|u1", "2, 2", &[0, 1, 1, 0]));
-        let expected = "a.toml:3:1: data.file = \"train.npz\": expected one label a sample in `y`, found 2 x 2 bytes; \
+        let expected = "a.toml:3:1: data.file = \"train.npz\": expected one label per sample in `y`, found 2 x 2 bytes; \
                         save the numbers of the classes";
         check_refused(&one_hot, &one_hot, SETTINGS, expected);
         let expected = "a.toml:4:1: data.test_file = \"test.npz\": expected labels in `y` as in file, \

@@ -106,7 +106,7 @@ impl Quadratic {
         };
         let n_clients = centres.len();
         if shape.clusters.is_some_and(|n_clusters| n_clusters.get() as usize > n_clients) {
-            let message = format!("more than the {n_clients} clients; give at most as many");
+            let message = format!("more than the {n_clients} clients; give at most that");
             return Err(settings.error("clusters", message));
         }
         if shape.clusters.is_none() && shape.spread_in_cluster.is_some() {

@@ -123,9 +123,9 @@ fn check(split: &Split, n_samples: usize, n_clients: usize, shares: bool) -> Res
     ensure(both.clone().all(|(trained, held)| *trained == 0 || *held == 0), "hold-outs are not trained on")?;
     ensure(shares || both.clone().all(|(trained, held)| trained + held <= 1), "no sample is held twice")?;
     let n_nobodys = both.filter(|(trained, held)| **trained + **held == 0).count();
-    ensure(n_nobodys == split.left_over, "what nobody holds is left over")?;
+    ensure(n_nobodys == split.left_over, "samples that nobody holds are left over")?;
     let is_reported = split.remarks.iter().any(|remark| remark.ends_with(" samples are held by nobody"));
-    ensure(is_reported == (split.left_over > 0), "what is left over is said")
+    ensure(is_reported == (split.left_over > 0), "left-over samples are reported")
 }
 
 #[test]
