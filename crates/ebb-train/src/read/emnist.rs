@@ -1,7 +1,7 @@
 //! EMNIST Letters: handwritten A to Z, without regard to case, as IDX files.
 //!
-//! Images are published with rows and columns swapped, and labels from 1; they are returned upright and from
-//! 0. Cohen et al., "EMNIST: an extension of MNIST to handwritten letters" (2017).
+//! The published images have rows and columns swapped, and labels start at 1. Here images are upright, and
+//! labels start at 0. Cohen et al., "EMNIST: an extension of MNIST to handwritten letters" (2017).
 
 use std::path::Path;
 
