@@ -1,4 +1,4 @@
-//! Takes the answers of a round: refuses what cannot be used, folds or keeps the rest.
+//! Receives the updates of a round: refuses unusable ones, folds or keeps the rest.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,31 +12,31 @@ use crate::roles::{
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{ClientId, Parcel, RoundNo, Update, vectors};
 
-/// An answer that was not used. Its client counts as silent.
+/// An update that was not used; its client counts as absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedUpdate {
-    /// Who sent it.
+    /// The client that sent it.
     pub client: ClientId,
     /// Why it was refused.
     pub reason: Refusal,
 }
 
-/// Why an answer was refused.
+/// Why an update was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// The client was not asked.
+    /// The client was not selected.
     NotSelected,
-    /// It belongs to a round in which the client owes no answer.
+    /// Its base round is not one in which the client has a job in flight.
     WrongRound,
-    /// The client had answered already.
+    /// The client had already returned an update.
     Duplicate,
-    /// A vector has another length than the model.
+    /// A vector's length differs from the model's.
     WrongLength,
-    /// A number is NaN or infinite.
+    /// A value is NaN or infinite.
     NotFinite,
     /// The training loss is NaN or infinite.
     Diverged,
-    /// It is longer than an update may be, and cannot be shortened.
+    /// It exceeds the norm bound and cannot be shortened.
     TooLong,
 }
 
@@ -61,16 +61,17 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Updates that wait to be added to the sum together: one pass over the sum serves all of them. Of small ones, as many as have
-/// about so many numbers, for starting threads for a few would take longer than adding them; but no more than can wait anywhere.
+/// Folded updates are added in batches, so that one pass over the sum serves several. Small updates form
+/// larger batches, because starting threads for a few would cost more than adding them. The batch size is
+/// bounded.
 const MIN_FOLD_BATCH: usize = 16;
 const FOLD_PARAMETERS: usize = 1 << 23;
 const MAX_FOLD_BATCH: usize = 1024;
 
-/// For how many rounds an answer may still come.
+/// The number of rounds for which a late update is accepted.
 pub const MAX_STALENESS_ROUNDS: u32 = 32;
 
-/// Takes the answers of one round.
+/// Receives the updates of one round.
 pub(crate) struct Inbox<'a> {
     round: &'a Round<'a>,
     cohort: &'a Cohort,
@@ -79,17 +80,17 @@ pub(crate) struct Inbox<'a> {
     clip: &'a mut Clip,
     responses: Responses,
     fold: Option<Fold>,
-    /// The lengths of on-time answers, if they are asked for.
+    /// The norms of on-time updates, if they are needed.
     norms: Option<Vec<f64>>,
 }
 
-/// What came of a round's answers.
+/// The result of a round's updates.
 pub(crate) struct ClosedInbox {
-    /// Who answered what.
+    /// What the selected clients returned.
     pub(crate) responses: Responses,
     /// The aggregate, if updates were folded.
     pub(crate) folded: Option<Aggregate>,
-    /// The lengths of on-time answers, if they were asked for.
+    /// The norms of on-time updates, if they were requested.
     pub(crate) norms: Vec<f64>,
 }
 
@@ -121,7 +122,7 @@ impl<'a> Inbox<'a> {
         Inbox { round, cohort, outstanding, aggregator, clip, responses: Responses::default(), fold, norms }
     }
 
-    /// Ends the round.
+    /// Closes the round.
     pub(crate) fn close(mut self, elapsed_s: f64) -> ClosedInbox {
         let mut on_time = self.responses.fresh.iter().map(|answer| answer.client).peekable();
         let selected = self.cohort.selected.iter().map(|pick| pick.client);
@@ -139,7 +140,7 @@ impl<'a> Inbox<'a> {
         ClosedInbox { responses: self.responses, folded, norms: self.norms.unwrap_or_default() }
     }
 
-    /// The chance a fresh answer was asked with, or why the answer is refused.
+    /// The inclusion probability of a fresh update's client, or why the update is refused.
     fn check(&self, client: ClientId, update: &Update) -> Result<Option<f64>, Refusal> {
         let inclusion_probability = if update.base_round == self.round.number {
             let selected = &self.cohort.selected;
@@ -229,7 +230,7 @@ impl Fold {
     }
 }
 
-/// The answers that may still come: who was asked in recent rounds and stayed silent.
+/// The jobs in flight: clients that recent rounds selected and that returned nothing yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outstanding {
     rounds: VecDeque<(RoundNo, Vec<ClientId>)>,
