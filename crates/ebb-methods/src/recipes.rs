@@ -352,7 +352,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "nothing about availability, except that no client is absent for too long",
         keeps: "at the server: its last update over its learning rate",
         costs: "one model down for each client, one up for each update; memory of clients x model",
-        defaults: "learning rate 0.01 / (t + 1) for logistic regression, otherwise 0.08 / (t + 1), 2 epochs, batch 100, weight_decay 0.001. No step until every client has returned an update; here: steps from the first round on unless aggregate.wait = true",
+        defaults: "learning rate 0.01 / (t + 1) (logistic regression) or 0.08 / (t + 1), 2 epochs, batch 100, weight_decay 0.001. No step until every client has returned an update; here: steps from the first round on unless aggregate.wait = true",
         settings: r#"
             [select]
             kind = "everyone"
@@ -592,7 +592,7 @@ pub const STANDARD: &[Recipe] = &[
         assumes: "nothing about availability, not even that it is stationary",
         keeps: "at the server: the model it last received",
         costs: "one model down for each client, one up for each update; one stored model for each distinct one",
-        defaults: "100 clients, 10 steps, batch 128, learning rate 0.1 / sqrt(t/10 + 1), max_grad_norm 0.5",
+        defaults: "100 clients, 10 steps, batch 128, learning rate 0.1 / sqrt(t/10 + 1), server.clip 0.5",
         settings: r#"
             [select]
             kind = "everyone"

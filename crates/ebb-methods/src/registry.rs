@@ -147,7 +147,8 @@ impl Registry {
             .collect()
     }
 
-    /// Completes the settings with those of the recipe that they name; the settings themselves take precedence.
+    /// Completes the settings with those of the recipe that they name; the settings themselves take
+    /// precedence.
     pub fn with_recipe(&self, tree: Tree) -> Result<Tree, SettingsError> {
         if !tree.has("recipe") {
             return Ok(tree);

@@ -92,7 +92,8 @@ impl Clip {
         self.parts = [trained.to_vec(), statistics.to_vec()];
         self.bounds.clear();
         for (kind, rounds) in &mut self.norms {
-            // Only whole rounds are kept; otherwise the last clients of each round would determine the median.
+            // Only whole rounds are kept; otherwise the last clients of each round would determine the
+            // median.
             let mut n_norms: usize = rounds.iter().map(Vec::len).sum();
             while let Some(oldest) = rounds.front().filter(|oldest| n_norms - oldest.len() >= NORMS_KEPT) {
                 n_norms -= oldest.len();
@@ -246,10 +247,7 @@ mod tests {
         let mut update = update(&[value], side.as_ref().map(<[f32; 1]>::as_slice));
         let taken = clip.clip(&mut update);
         if let Some(side) = side {
-            assert_eq!(
-                update.delta.side_vectors["control"], side,
-                "side vectors are never shortened"
-            );
+            assert_eq!(update.delta.side_vectors["control"], side, "side vectors are never shortened");
         }
         taken.is_ok().then(|| update.delta.model[0])
     }

@@ -104,8 +104,8 @@ pub struct Outcome {
     pub response_info: ResponseInfo,
     /// Updates that stood in for other clients, ascending by client.
     pub stand_ins: Vec<StandIn>,
-    /// Of the stand-ins with a single source, how many came from the client's true cluster, and how many there
-    /// were; `None` where clusters are unknown.
+    /// Of the stand-ins with a single source, how many came from the client's true cluster, and how many
+    /// there were; `None` where clusters are unknown.
     pub oracle_hits: Option<(u32, u32)>,
     /// Clients that were up but would not have returned an update in time; `None` where this is unknown.
     pub oracle_silent: Option<Vec<ClientId>>,

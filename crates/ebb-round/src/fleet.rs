@@ -14,8 +14,8 @@ pub trait Fleet: State {
     /// earlier round will not arrive in this round either.
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError>;
 
-    /// Requests the loss of the job's model, over this number of samples or over all of them, and the expected
-    /// duration. Clients that do not respond are missing.
+    /// Requests the loss of the job's model, over this number of samples or over all of them, and the
+    /// expected duration. Clients that do not respond are missing.
     fn probe(
         &mut self,
         clients: &[ClientId],
@@ -26,9 +26,9 @@ pub trait Fleet: State {
     /// Reports that the last saved state is safely on disk; data that only older states need can be deleted.
     fn on_state_saved(&mut self) {}
 
-    /// Sends the assignments, which ascend by client, and passes every update to the sink. Updates for earlier
-    /// rounds come first, then those for this one, each ascending by client. Early ones wait in the fleet. A
-    /// busy client is sent nothing, because a client has one job at a time.
+    /// Sends the assignments, which ascend by client, and passes every update to the sink. Updates for
+    /// earlier rounds come first, then those for this one, each ascending by client. Early ones wait in the
+    /// fleet. A busy client is sent nothing, because a client has one job at a time.
     fn train(
         &mut self,
         assignments: &[Assignment],
@@ -145,8 +145,8 @@ pub struct Score {
     pub loss: f64,
     /// Accuracy on the test data, where it has labels.
     pub accuracy: Option<f64>,
-    /// The accuracy over clients, each on its own test data. An oracle: no server can evaluate at clients that
-    /// are down.
+    /// The accuracy over clients, each on its own test data. An oracle: no server can evaluate at clients
+    /// that are down.
     pub oracle_clients: Option<Spread>,
     /// The scores on the test data of named sets of clients, also an oracle.
     pub oracle_sets: Vec<(String, SetScore)>,

@@ -1,8 +1,8 @@
 //! Inner products of many vectors with each other, at the speed of a matrix product.
 //!
-//! Coordinates are taken in chunks. Within a chunk sixteen lanes add fused products in f32, lane by lane; the lanes and
-//! then the chunks are added in f64, in a fixed order. Every path does just this, so the bits are the same on every
-//! machine, at every number of threads, and whichever other pairs are asked for.
+//! Coordinates are taken in chunks. Within a chunk sixteen lanes add fused products in f32, lane by lane; the
+//! lanes and then the chunks are added in f64, in a fixed order. Every path does just this, so the bits are
+//! the same on every machine, at every number of threads, and whichever other pairs are asked for.
 #![allow(unsafe_code, reason = "calls of functions compiled for a vector unit that was found at run time")]
 
 use std::ops::Range;
@@ -21,8 +21,8 @@ const LANES: usize = 16;
 /// Rows and columns of a tile of pairs whose sums are held in registers.
 const TILE: (usize, usize) = (4, 6);
 
-/// The largest number of vectors in a single block, and in one of several blocks, two of which are in use at a
-/// time.
+/// The largest number of vectors in a single block, and in one of several blocks, two of which are in use at
+/// a time.
 const BLOCK: (usize, usize) = (120, 84);
 
 /// Coordinates that one thread takes at a time, if there are few vectors.
@@ -85,7 +85,8 @@ impl Gram {
     }
 }
 
-/// The cosine of the angle between two vectors, from their product and the squares of their norms; 0 if one is zero.
+/// The cosine of the angle between two vectors, from their product and the squares of their norms; 0 if one
+/// is zero.
 pub fn cosine(product: f64, one2: f64, other2: f64) -> f64 {
     let norms = one2.sqrt() * other2.sqrt();
     if norms > 0.0 { (product / norms).clamp(-1.0, 1.0) } else { 0.0 }

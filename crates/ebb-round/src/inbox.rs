@@ -177,8 +177,8 @@ impl UpdateSink for Inbox<'_> {
     fn offer(&mut self, client: ClientId, mut update: Update) -> Result<(), FleetError> {
         let checked = self.check(client, &update);
         let inclusion_probability =
-            match checked.and_then(|chance| self.clip.clip(&mut update).map(|()| chance)) {
-                Ok(chance) => chance,
+            match checked.and_then(|probability| self.clip.clip(&mut update).map(|()| probability)) {
+                Ok(probability) => probability,
                 Err(why) => {
                     self.responses.refused.push(RefusedUpdate { client, reason: why });
                     return Ok(());

@@ -1,8 +1,8 @@
 //! One federated round: its vocabulary, its six roles, and the engine that calls them in order.
 //!
 //! Every method for unreliable clients answers one of six questions of a round; [`roles`] has a trait for
-//! each. The [`Engine`] calls the roles and knows no method by name. Availability, speed and losses of clients
-//! belong to the world, which the engine sees through [`Fleet`].
+//! each. The [`Engine`] calls the roles and knows no method by name. Availability, speed and losses of
+//! clients belong to the world, which the engine sees through [`Fleet`].
 //!
 //! This crate does no I/O and reads no clock.
 

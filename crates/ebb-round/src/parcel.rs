@@ -79,7 +79,7 @@ pub struct Tensor {
 impl Layout {
     /// A layout of these tensors, one after another.
     pub fn new(tensors: Vec<Tensor>) -> Self {
-        let len = tensors.iter().map(|piece| piece.shape.iter().product::<usize>()).sum();
+        let len = tensors.iter().map(|tensor| tensor.shape.iter().product::<usize>()).sum();
         Layout { tensors, len }
     }
 
@@ -96,7 +96,7 @@ impl Layout {
     /// The stretches of the flat vector that gradients move.
     pub fn trained_ranges(&self) -> Vec<Range<usize>> {
         let mut stretches: Vec<Range<usize>> = Vec::new();
-        for (_, range) in self.tensors().filter(|(piece, _)| piece.is_trained) {
+        for (_, range) in self.tensors().filter(|(tensor, _)| tensor.is_trained) {
             match stretches.last_mut() {
                 Some(last) if last.end == range.start => last.end = range.end,
                 _ => stretches.push(range),
@@ -108,10 +108,10 @@ impl Layout {
     /// Each tensor with its range in the flat vector.
     pub fn tensors(&self) -> impl Iterator<Item = (&Tensor, Range<usize>)> {
         let mut start = 0;
-        self.tensors.iter().map(move |piece| {
-            let range = start..start + piece.shape.iter().product::<usize>();
+        self.tensors.iter().map(move |tensor| {
+            let range = start..start + tensor.shape.iter().product::<usize>();
             start = range.end;
-            (piece, range)
+            (tensor, range)
         })
     }
 }

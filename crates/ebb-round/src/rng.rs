@@ -116,7 +116,8 @@ impl Stream {
         loop {
             let wide = u128::from(self.next_u64()) * u128::from(bound);
             let low = wide as u64;
-            // The remainder is below `bound`, so it is rarely needed; the division takes longer than all else.
+            // The remainder is below `bound`, so it is rarely needed; the division takes longer than all
+            // else.
             if low >= bound || low >= bound.wrapping_neg() % bound {
                 return (wide >> 64) as usize;
             }

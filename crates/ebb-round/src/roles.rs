@@ -107,8 +107,8 @@ pub trait Selector: State + Send {
     fn probe_samples(&self) -> Option<NonZeroU32> {
         None
     }
-    /// Selects the cohort: enrolled clients, each at most once. Those that are down or busy get no job and are
-    /// absent.
+    /// Selects the cohort: enrolled clients, each at most once. Those that are down or busy get no job and
+    /// are absent.
     fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort;
     /// Updates its state with the result of the round.
     fn observe(&mut self, _round: &Round<'_>, _report: &Report<'_>) {}
@@ -257,20 +257,20 @@ impl StepRule<'_> {
             nesterov,
             adam,
             weight_decay,
-            proximal: pull,
-            correction: push,
-            max_grad_norm: clip,
+            proximal,
+            correction,
+            max_grad_norm,
         } = self;
         let used = [
             (momentum != 0.0, StepFeature::Momentum),
             (nesterov, StepFeature::Nesterov),
             (adam.is_some(), StepFeature::Adam),
             (weight_decay != 0.0, StepFeature::WeightDecay),
-            (clip.is_some(), StepFeature::GradientClip),
-            (pull != 0.0, StepFeature::Proximal),
-            (push.is_some(), StepFeature::Correction),
+            (max_grad_norm.is_some(), StepFeature::GradientClip),
+            (proximal != 0.0, StepFeature::Proximal),
+            (correction.is_some(), StepFeature::Correction),
         ];
-        used.into_iter().filter(|(is_used, _)| *is_used).map(|(_, skill)| skill).collect()
+        used.into_iter().filter(|(is_used, _)| *is_used).map(|(_, feature)| feature).collect()
     }
 }
 

@@ -31,8 +31,8 @@ impl Shares {
         Shares { shares: weights, changed: number, boosts: Vec::new() }
     }
 
-    /// The same shares, with the updates of these clients, ascending, multiplied by a factor. The objective is
-    /// the same.
+    /// The same shares, with the updates of these clients, ascending, multiplied by a factor. The objective
+    /// is the same.
     #[must_use]
     pub fn with_boosts(&self, boosts: Vec<(ClientId, f64)>) -> Self {
         Shares { shares: self.shares.clone(), changed: self.changed, boosts }

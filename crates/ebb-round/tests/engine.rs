@@ -448,20 +448,16 @@ fn folding_and_keeping_give_the_same_bits() {
 #[test]
 fn the_objective_may_recount_where_updates_are_held() {
     let answers = || vec![(0, update(0, &[6.0])), (1, update(0, &[3.0]))];
-    for (hold, model, judged) in [(Retention::Fold, 4.0, 0), (Retention::KeepAll, 6.0, 1)] {
+    for (hold, model, decided) in [(Retention::Fold, 4.0, 0), (Retention::KeepAll, 6.0, 1)] {
         let objective = Box::new(Reweighting { hold, decisions: Vec::new() });
         let (mut engine, _) = engine_for(objective, Retention::Fold, 1);
         let mut fleet = ScriptedFleet { rounds: vec![answers(), vec![]], ..ScriptedFleet::default() };
         let outcome = engine.round(&mut fleet, &mut NoEvaluator).unwrap();
-        assert_eq!((engine.model().model[0], outcome.decisions.len()), (model, judged), "{hold:?}");
+        assert_eq!((engine.model().model[0], outcome.decisions.len()), (model, decided), "{hold:?}");
         assert!(outcome.decisions.iter().all(|one| one.decision == "alone" && one.metrics["answers"] == 2.0));
         // The weights applied to this round's aggregate only.
         assert_eq!(engine.shares().as_slice(), [0.1, 0.2, 0.3, 0.4]);
-        assert_eq!(
-            outcome.oracle_silent,
-            Some(vec![ClientId::new(0)]),
-            "the oracle gets this round's job"
-        );
+        assert_eq!(outcome.oracle_silent, Some(vec![ClientId::new(0)]), "the oracle gets this round's job");
     }
 }
 
@@ -527,7 +523,8 @@ fn a_round_that_would_destroy_the_model_is_void() {
         }
         assert_eq!(void, expected);
         assert_eq!(engine.model().model, [7.0, 0.0], "seven rounds counted, each by one");
-        // Updates of a void round are not acknowledged, so that clients do not commit the state of that round.
+        // Updates of a void round are not acknowledged, so that clients do not commit the state of that
+        // round.
         let acknowledged = |round: usize| fleet.acknowledged[round].clone();
         assert_eq!(acknowledged(1), [None, None, None]);
         assert_eq!(acknowledged(9), [Some(7), Some(7), Some(7)]);

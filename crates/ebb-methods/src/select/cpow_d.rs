@@ -1,4 +1,4 @@
-//! `pow-d` whose candidates take their loss over one mini-batch: less work for them, and a loss that errs.
+//! `pow-d` with losses estimated on one mini-batch: cheaper for candidates, and noisier.
 //!
 //! Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (2022).
 
@@ -13,13 +13,13 @@ use super::candidates::{self, Candidates};
 use super::draw::Sampler;
 use super::pow_d::PowD;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "cpow-d",
-    about: "as pow-d, and a candidate takes its loss over one mini-batch",
+    about: "as pow-d, with losses estimated on one mini-batch",
     example: "cohort = 10                # required
 # candidates = 20          # at least the cohort; without it 50, or all clients if there are fewer
-batch_size = 64                 # samples that a loss is taken over, drawn anew every round
+batch_size = 64                 # samples of a loss estimate, drawn anew every round
 among = \"enrolled\"         # or up
 sampler = \"multinomial-nr\" # how candidates are drawn; or dep-round, systematic, poisson",
     build: |settings| {
@@ -59,7 +59,7 @@ mod tests {
         let text = "cohort = 2\ncandidates = 4";
         let mut whole = selector(pow_d::ENTRY, text, 10).unwrap();
         let mut usual = selector(ENTRY, text, 10).unwrap();
-        let small = selector(ENTRY, "cohort = 2\nbatch = 8", 10).unwrap();
+        let small = selector(ENTRY, "cohort = 2\nbatch_size = 8", 10).unwrap();
         assert_eq!(whole.probe_samples(), None);
         assert_eq!([&usual, &small].map(|one| one.probe_samples()), [64, 8].map(NonZeroU32::new));
         assert_eq!(usual.probe(&world.round(3)), whole.probe(&world.round(3)));
@@ -68,8 +68,8 @@ mod tests {
     #[test]
     fn an_empty_batch_is_refused() {
         assert_eq!(
-            selector(ENTRY, "cohort = 2\nbatch = 0", 10).err().as_deref(),
-            Some("a.toml:3:1: select.batch = 0: expected a whole number from 1 to 4294967295")
+            selector(ENTRY, "cohort = 2\nbatch_size = 0", 10).err().as_deref(),
+            Some("a.toml:3:1: select.batch_size = 0: expected a whole number from 1 to 4294967295")
         );
     }
 }

@@ -1,4 +1,5 @@
-//! Always asks the clients that are most likely to be there: FedCS as the paper of E3CS has it, omniscient.
+//! Always selects the clients most likely to be available: FedCS with full knowledge, as in the paper of
+//! E3CS.
 //!
 //! Huang et al., "Stochastic Client Selection for Federated Learning with Volatile Clients" (2022).
 
@@ -10,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{check_cohort, first_in, without_probabilities};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "fedcs-oracle",
-    about: "those with the highest true chance to be there, the same in every round: an oracle, to compare with",
+    about: "the clients with the highest true availability probabilities, the same in every round: an oracle, for comparison",
     example: "cohort = 10                # required",
     build: |settings| {
         let oracle = settings.parse::<FedCsOracle>()?;

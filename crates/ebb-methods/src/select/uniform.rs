@@ -1,4 +1,4 @@
-//! Asks a cohort drawn uniformly, among those that are up and free, or among everybody enrolled.
+//! Selects a uniform cohort, among clients that are up and not busy, or among all enrolled ones.
 
 use std::num::NonZeroUsize;
 
@@ -10,10 +10,10 @@ use super::draw::{DrawnCohort, InclusionProbabilities, Sampler};
 use super::weight_tree::WeightTree;
 use super::{Among, check_cohort};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "uniform",
-    about: "a cohort drawn uniformly, among those that are up and free or among everybody enrolled",
+    about: "a uniform cohort, among clients that are up and not busy or among all enrolled ones",
     example: "cohort = 10                # required
 among = \"up\"               # or enrolled
 sampler = \"multinomial-nr\" # or dep-round, systematic, poisson",
@@ -53,12 +53,12 @@ impl Selector for Uniform {
     }
 }
 
-/// A cohort drawn among everybody enrolled, as this selector draws it.
+/// A uniform cohort of all enrolled clients, from this selector's random stream.
 pub(super) fn of_enrolled(round: &Round<'_>, cohort: usize) -> Cohort {
     draw_uniformly(round, round.census.enrolled(), cohort)
 }
 
-/// So many of these clients, all if there are no more.
+/// A uniform subset of this size; all clients if there are no more.
 pub(super) fn draw_uniformly(round: &Round<'_>, among: &Bits, cohort: usize) -> Cohort {
     let clients = Census::draw(among, cohort, &mut round.rng("select"));
     let probability = Some(clients.len() as f64 / among.count().max(1) as f64);
