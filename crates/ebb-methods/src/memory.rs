@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn space_that_somebody_left_is_filled_again() {
+    fn freed_space_is_reused() {
         let mut memory = filled(Precision::F32);
         let mut members = Bits::new(12);
         (1..10).for_each(|idx| members.set(idx, true));

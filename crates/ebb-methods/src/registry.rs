@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_recipe_and_method_assumes_keeps_and_costs_is_given_once() {
+    fn every_recipe_and_method_has_exactly_one_card() {
         for recipe in recipes::STANDARD {
             for text in [recipe.paper, recipe.assumes, recipe.keeps, recipe.costs, recipe.defaults] {
                 assert!(!text.is_empty(), "{}", recipe.name);

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_out_others_leaves_the_rest() {
+    fn subtracting_removes_the_others_bits() {
         let mut bits = some(100, &[1, 50, 99]);
         bits.subtract(&some(70, &[2, 50]));
         assert_eq!(bits.iter().collect::<Vec<_>>(), [1, 99]);

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_come_go_and_come_back() {
+    fn clients_join_leave_and_return() {
         let mut census = Census::new();
         for idx in 0..3 {
             census.enrol(ClientId::new(idx), 10, 0);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_up_and_not_busy_is_free() {
+    fn a_client_that_is_up_and_not_busy_is_free() {
         let mut census = Census::new();
         for idx in 0..4 {
             census.enrol(ClientId::new(idx), 1, 0);
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_loads_again() {
+    fn the_saved_census_loads_again() {
         let mut census = Census::new();
         census.enrol(ClientId::new(70), 5, 2);
         census.acknowledge(ClientId::new(70), 3);

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn running_statistics_have_a_length_of_their_own() {
+    fn running_statistics_have_a_norm_of_their_own() {
         let mut clip = Clip::new(NormBound { norm: Some(1.0), side_norm: Some(20.0), median_multiple: None });
         clip.begin_round(std::slice::from_ref(&(1..2)), &[0..1, 2..3]);
         let mut honest = update(&[12.0, 0.5, 16.0], None);

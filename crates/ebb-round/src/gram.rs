@@ -1,8 +1,8 @@
 //! Inner products of many vectors with each other, at the speed of a matrix product.
 //!
 //! Coordinates are taken in chunks. Within a chunk sixteen lanes add fused products in f32, lane by lane; the
-//! lanes and then the chunks are added in f64, in a fixed order. Every path does just this, so the bits are
-//! the same on every machine, at every number of threads, and whichever other pairs are asked for.
+//! lanes and then the chunks are added in f64, in a fixed order. Every path does just this, so the bits depend
+//! neither on the machine nor on the number of threads nor on the other requested pairs.
 #![allow(unsafe_code, reason = "calls of functions compiled for a vector unit that was found at run time")]
 
 use std::ops::Range;
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn products_are_those_of_f64_and_threads_leave_the_bits_alone() {
+    fn products_are_those_of_f64_and_threads_do_not_change_the_bits() {
         for (n, len) in
             [(1, 5), (2, 511), (7, 513), (13, 1025), (60, 3000), (125, 700), (250, 64), (9, 140_000)]
         {

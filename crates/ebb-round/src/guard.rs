@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_come_back_may_make_long_steps_of_short_ones() {
+    fn returning_clients_may_make_steps_longer() {
         let mut guard = guard();
         (0..21).for_each(|_| guard.record_valid(0.007, None));
         assert_eq!(guard.check_step(0.1, true, &[], 5.0), None);

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reports_a_huge_loss_or_no_time_ties_with_others() {
+    fn a_client_that_reports_a_huge_loss_or_no_time_ties_with_others() {
         let mut reported =
             probes(&[(3e38, 0.0, 0.0), (0.5, 2.0, 1.0), (0.9, 3.0, 1.5), (0.7, 4.0, 1.1), (0.8, 5.0, 1.2)]);
         bound_probes(&mut reported, 0.75);

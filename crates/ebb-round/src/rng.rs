@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_agree_with_walking() {
+    fn random_access_equals_sequential_draws() {
         let mut stream = Stream::of_round(3, "x", 5);
         let still = stream.clone();
         for pair in 0..50 {
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn distinct_numbers_are_distinct_and_each_as_likely() {
+    fn distinct_numbers_are_distinct_and_uniform() {
         let mut counts = [0; 10];
         for round in 0..20_000 {
             let drawn = Stream::of_round(1, "t", round).distinct(10, 3);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn coordinates_outside_the_ranges_do_not_count_and_threads_leave_the_bits_alone() {
+    fn coordinates_outside_the_ranges_do_not_count_and_threads_do_not_change_the_bits() {
         let [one, other] = pair(1000, 0.5, 1);
         let mut changed = one.clone();
         changed[400..500].fill(1e6);

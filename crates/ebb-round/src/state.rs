@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn another_field_than_expected_is_named() {
+    fn an_unexpected_field_is_named() {
         let bytes = saved();
         let mut loader = Loader::new(&bytes);
         loader.u64("round").unwrap();

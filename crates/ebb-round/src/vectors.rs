@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_grouping_and_vector_units_leave_the_bits_alone() {
+    fn threads_grouping_and_vector_units_do_not_change_the_bits() {
         let mut stream = Stream::of_run(1, "vectors");
         let len = 300_007;
         let vectors: Vec<_> = (0..19).map(|_| random(len, &mut stream)).collect();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn one_non_finite_value_is_seen_wherever_it_stands() {
+    fn a_non_finite_value_is_found_at_every_position() {
         for at in [0, 4095, 4096, 4999] {
             for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut vector = vec![1.0_f32; 5000];

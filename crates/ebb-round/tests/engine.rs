@@ -260,7 +260,7 @@ fn check(answers: Vec<(usize, Update)>, refused: &[(usize, &str)], absent: &[usi
 }
 
 #[test]
-fn answers_are_averaged_by_share() {
+fn updates_are_averaged_by_share() {
     let all = vec![(0, update(0, &[6.0, 0.0])), (1, update(0, &[0.0, 3.0])), (2, update(0, &[0.0, 0.0]))];
     check(all, &[], &[], &[1.0, 1.0]);
     check(vec![], &[], &[0, 1, 2], &[0.0, 0.0]);
@@ -370,7 +370,7 @@ fn unusable_updates_are_refused_and_their_clients_count_as_absent() {
 }
 
 #[test]
-fn whoever_was_not_selected_or_sends_again_breaks_no_order() {
+fn unselected_and_repeated_updates_do_not_break_the_order() {
     let good = |client| (client, update(0, &[1.0, 1.0]));
     check(vec![good(0), good(2), good(0)], &[(0, "repeated")], &[1], &[1.0, 1.0]);
     check(vec![good(0), good(3), good(1)], &[(3, "not-asked")], &[2], &[1.0, 1.0]);
@@ -386,7 +386,7 @@ fn a_refused_side_vector_refuses_the_update() {
 }
 
 #[test]
-fn a_late_update_is_taken_once_from_each_that_may_still_send_one() {
+fn a_late_update_is_accepted_once_from_each_client_with_a_job_in_flight() {
     let (outcomes, engine, fleet) = play(
         Retention::KeepAll,
         vec![
@@ -416,7 +416,7 @@ fn a_late_update_is_taken_once_from_each_that_may_still_send_one() {
 }
 
 #[test]
-fn answers_out_of_order_are_the_fleets_failure() {
+fn updates_out_of_client_order_are_the_fleets_failure() {
     let (mut engine, _) = engine(Retention::Fold, 2);
     let answers = vec![(1, update(0, &[1.0, 1.0])), (0, update(0, &[1.0, 1.0]))];
     let mut fleet = ScriptedFleet { rounds: vec![answers], ..ScriptedFleet::default() };
@@ -446,7 +446,7 @@ fn folding_and_keeping_give_the_same_bits() {
 
 /// Client 0 moves by 6, client 1 by 3, with one and two of three shares: the mean is 4.
 #[test]
-fn the_objective_may_recount_where_updates_are_held() {
+fn the_objective_may_reweight_if_updates_are_held() {
     let answers = || vec![(0, update(0, &[6.0])), (1, update(0, &[3.0]))];
     for (hold, model, decided) in [(Retention::Fold, 4.0, 0), (Retention::KeepAll, 6.0, 1)] {
         let objective = Box::new(Reweighting { hold, decisions: Vec::new() });
@@ -462,7 +462,7 @@ fn the_objective_may_recount_where_updates_are_held() {
 }
 
 #[test]
-fn the_questions_come_in_order_and_probes_are_charged() {
+fn the_roles_are_called_in_order_and_probes_are_charged() {
     let (mut engine, log) = engine(Retention::Fold, 2);
     let mut fleet =
         ScriptedFleet { rounds: vec![vec![(0, update(0, &[1.0, 1.0]))], vec![]], ..ScriptedFleet::default() };
@@ -533,7 +533,7 @@ fn a_round_that_would_destroy_the_model_is_void() {
 }
 
 #[test]
-fn a_step_of_one_client_alone_is_held_against_the_model_and_without_a_guard_stays() {
+fn a_step_of_a_single_client_is_compared_with_the_model_and_stays_without_a_guard() {
     let too_much = || vec![with_liar(0, &[f32::MAX, 0.0]), with_liar(1, &[1.0, 0.0])];
     let mut alone = guarded(Retention::Fold);
     let only = |round, sent: f32| vec![(0, update(round, &[sent, 0.0]))];
@@ -552,7 +552,7 @@ fn a_step_of_one_client_alone_is_held_against_the_model_and_without_a_guard_stay
 }
 
 #[test]
-fn a_model_that_is_far_worse_is_taken_back() {
+fn a_model_that_is_far_worse_is_discarded() {
     let mut engine = guarded(Retention::KeepAll);
     let rounds = (0..4).map(|round| with_liar(round, &[1.0, 0.0])).collect();
     let mut fleet = ScriptedFleet { rounds, ..ScriptedFleet::default() };

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn everybodys_latest_counts() {
+    fn every_clients_last_update_counts() {
         let rounds: [&[_]; 4] =
             [&[(0, 4.0, 4, 0), (1, 3.0, 1, 3)], &[(2, 8.0, 4, 0)], &[], &[(0, -4.0, 4, 0), (0, 40.0, 4, 2)]];
         // A quarter of 4 + 12, then of 8 more, and again; then client 0's newer update counts.

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_are_taken_away() {
+    fn both_ends_are_trimmed() {
         let values = [100.0, 1.0, 2.0, 3.0, -50.0];
         check(&values, 0.0, 11.2);
         check(&values, 1.0, 2.0);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_two_votes() {
+    fn no_client_has_two_votes() {
         let mut world = World::of(3);
         let mut contributions: Vec<_> = [(0, 1.0), (1, 2.0), (2, 9.0), (2, 9.0), (2, 9.0)]
             .map(|(client, value)| contribution(client, value))
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn every_coordinate_is_made_whatever_the_threads() {
+    fn every_coordinate_is_computed_at_any_number_of_threads() {
         let mut world = World::of(3);
         let values: Vec<Vec<f32>> =
             (0..3).map(|client| (0..37).map(|at| (at * 3 + (at + client) % 3) as f32).collect()).collect();

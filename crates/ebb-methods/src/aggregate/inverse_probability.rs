@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_take_in_the_round_itself() {
+    fn counts_include_the_round_itself() {
         check(DEBIAS_COUNT, "", &ANSWERS, &[1.0, 2.0, 2.0, 7.0 / 4.0, 12.0 / 5.0]);
     }
 
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn known_probabilities_are_divided_by() {
+    fn updates_are_divided_by_known_probabilities() {
         let mut world = World::of(4);
         world.oracle_probabilities = vec![0.25; 4];
         let selected = Contribution { inclusion_probability: Some(0.5), ..contribution(1, 1.0) };

@@ -1,8 +1,8 @@
 //! The mean of the updates that are closest to their neighbours.
 //!
 //! Krum (Blanchard et al. 2017, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent"):
-//! `f` of `n` updates are suspects. The score of an update is the sum of its squared distances to its `n - f -
-//! 2` nearest neighbours. The aggregate is the update with the lowest score (`keep = 1`), or the mean of the
+//! `f` of `n` updates are suspects. The score of an update is the sum of its squared distances to its
+//! `n - f - 2` nearest neighbours. The aggregate is the update with the lowest score (`keep = 1`), or the mean of the
 //! `keep` lowest (Multi-Krum; `n - f` by default). The guarantee requires `n >= 2 f + 3`. With fewer updates
 //! fewer are suspects, and of two updates neither is. Every client has one vote, whatever its share of the
 //! objective.
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_far_from_all_is_left_out() {
+    fn an_update_far_from_all_others_is_left_out() {
         let world = World::of(5);
         let answers = [(0, 1.0), (1, 1.1), (2, 1.4), (3, 50.0), (4, 1.25)];
         // One of five is a suspect, so two neighbours count. Scores: .0725, .0325, .1125, far more, .045.

@@ -47,7 +47,7 @@ mod tests {
     use crate::testing::{World, check_aggregate};
 
     #[test]
-    fn a_minority_cannot_drag_it() {
+    fn a_minority_cannot_move_it_arbitrarily() {
         let world = World::with_samples(&[1, 1, 1, 1, 1_000_000]);
         check_aggregate(&mut Median {}, &world, &[(0, 1.0), (1, 2.0), (2, 3.0), (3, 4.0), (4, -1e9)], 2.0);
         check_aggregate(&mut Median {}, &world, &[(0, 1.0), (3, 2.0)], 1.5);

@@ -167,7 +167,7 @@ mod tests {
 
     /// f16 keeps eleven bits relative to the largest value: a variance of 50 would erase a millionth.
     #[test]
-    fn small_steps_stay_beside_large_running_statistics_in_half_the_space() {
+    fn small_steps_survive_large_running_statistics_in_half_precision() {
         let mut world = World::of(1);
         world.set_model(&[0.0, 0.0]);
         world.train_only(0..1);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_waited_for_once_and_newcomers_are_not() {
+    fn all_clients_are_waited_for_once_and_newcomers_are_not() {
         let rounds: [Played<'_>; 5] = [
             (2, 0.1, &[(0, 4.0)]),
             (2, 0.1, &[]),

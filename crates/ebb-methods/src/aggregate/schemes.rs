@@ -131,7 +131,7 @@ mod tests {
 
     /// With constant gradients an update is as long as its completed steps.
     #[test]
-    fn only_c_makes_up_for_steps_that_were_not_done() {
+    fn only_scheme_c_compensates_for_missing_steps() {
         let gradients = [3.0, -1.0, 2.0, 0.5];
         let moved = |entry, steps: [u32; 4]| -> f64 {
             let weights = weights(entry, "", steps);

@@ -68,7 +68,7 @@ mod tests {
     use crate::testing::{World, aggregator, check_aggregate};
 
     #[test]
-    fn as_many_as_said_are_left_out_at_each_end() {
+    fn the_given_fraction_is_trimmed_at_each_end() {
         let world = World::of(10);
         let answers: Vec<_> =
             (0..10).map(|client| (client, if client == 9 { 1e6 } else { client as f32 })).collect();

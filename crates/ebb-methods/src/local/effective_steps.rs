@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_far_steps_reach() {
+    fn effective_steps_by_hand() {
         let reach =
             |momentum, nesterov, mu, steps| EffectiveSteps { momentum, nesterov, mu }.count(steps, 0.1);
         assert_eq!(reach(0.0, false, 0.0, 7), 7.0);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_cut_off_remembers_the_last_step_it_did() {
+    fn a_client_that_is_cut_off_stores_its_last_completed_step() {
         check("focus", 2, Some(4.0), 8.86, Some(9.4));
         check("focus", 1, Some(4.0), 9.4, Some(10.0));
         check("focus", 0, Some(4.0), 10.0, None);

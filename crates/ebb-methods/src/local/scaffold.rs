@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_time_is_plain_descent_and_the_variate_is_the_gradient_met() {
+    fn the_first_round_is_plain_descent_and_the_variate_is_its_mean_gradient() {
         // 10, 9, 8.1: gradients 10 and 9.
         check("", 2, (0.0, None), 8.1, 9.5);
         check("option = \"I\"", 2, (0.0, None), 8.1, 10.0);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_variate_is_sent_it_is_plain_and_nothing_is_remembered() {
+    fn without_a_control_variate_it_is_plain_and_stores_nothing() {
         let rule = local(ENTRY, "learning_rate = 0.1\nsteps = 2").unwrap();
         let (run, remembered) =
             run_local(rule.as_ref(), Parabola::around(0.0).from(10.0), &[], &memory(Some(4.0)));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn momentum_goes_with_option_one_only() {
+    fn momentum_requires_option_one() {
         let build =
             |text: &str| local(ENTRY, &format!("learning_rate = 0.1\nsteps = 1\nmomentum = 0.5\n{text}"));
         assert!(build("option = \"I\"").is_ok());

@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_goes_by_how_far_the_loss_last_fell() {
+    fn an_estimate_depends_on_the_last_fall_of_the_loss() {
         let mut census = census(&[1, 1, 1]);
         let text = "[objective.departures]\nkind = \"estimate\"\nc = 10.0";
         let mut objective = objective(text);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_there_are_are_no_newcomers_whenever_they_come() {
+    fn the_first_clients_are_no_newcomers_whenever_they_arrive() {
         let mut census = Census::new();
         let mut objective = objective("[objective.arrivals]\nkind = \"fast-reboot\"");
         let none = objective.shares(0, &census).unwrap();
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loaded_one_goes_on_equally() {
+    fn a_loaded_state_continues_equally() {
         let text = "[objective.arrivals]\nkind = \"fast-reboot\"\n[objective.departures]\nkind = \"keep\"";
         let mut census = census(&[3, 2]);
         let mut whole = objective(text);
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_an_end_cannot_be_looked_ahead_in() {
+    fn a_run_without_a_number_of_rounds_is_refused() {
         let tree = Tree::parse("[objective.departures]\nkind = \"estimate\"", "a.toml").unwrap();
         let error =
             Enrolled::build(&tree.table("objective", BuildContext::default())).err().unwrap().to_string();

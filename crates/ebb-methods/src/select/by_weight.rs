@@ -73,7 +73,7 @@ mod tests {
     /// 5/8
     /// * 1/3.
     #[test]
-    fn the_next_is_drawn_among_those_that_are_left() {
+    fn the_next_client_is_drawn_among_those_that_are_left() {
         let first = 1.0 / 8.0 + 2.0 / 8.0 / 6.0 + 5.0 / 8.0 / 3.0;
         let second = 2.0 / 8.0 + 1.0 / 8.0 * 2.0 / 7.0 + 5.0 / 8.0 * 2.0 / 3.0;
         check(&[1.0, 2.0, 5.0], 2, &[first, second, 2.0 - first - second]);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn those_without_weight_come_last_and_each_as_often() {
+    fn clients_without_weight_come_last_and_equally_often() {
         check(&[0.0, 3.0, 0.0, 1.0], 2, &[0.0, 1.0, 0.0, 1.0]);
         check(&[0.0, 3.0, 0.0, 1.0], 3, &[0.5, 1.0, 0.5, 1.0]);
     }

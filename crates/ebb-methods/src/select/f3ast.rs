@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_selected_when_all_are_needed_and_state_is_saved() {
+    fn all_clients_are_selected_if_all_are_needed_and_the_state_is_saved() {
         let world = World::of(4);
         let mut all = selector(ENTRY, "cohort = 4", 4).unwrap();
         for number in 0..50 {

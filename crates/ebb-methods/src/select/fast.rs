@@ -362,7 +362,7 @@ mod tests {
     const AROUND: &str = "cohort = 5\naround = { kind = \"uniform\", cohort = 3 }";
 
     #[test]
-    fn snapshots_come_with_their_probability_or_by_the_clock() {
+    fn snapshots_happen_with_their_probability_or_periodically() {
         assert_eq!(play(&format!("{AROUND}\nprobability = 0.0"), 100), []);
         assert_eq!(play(&format!("{AROUND}\nprobability = 1.0"), 100).len(), 100);
         assert_eq!(play(&format!("{AROUND}\nevery = 7"), 30), [0, 7, 14, 21, 28]);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_in_as_many_snapshots() {
+    fn every_client_is_in_equally_many_snapshots() {
         let world = World::of(20);
         let mut fast = selector(ENTRY, &format!("{AROUND}\nprobability = 1.0"), 20).unwrap();
         let mut uniform = selector(uniform::ENTRY, "cohort = 5\namong = \"enrolled\"", 20).unwrap();
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn one_around_another_has_coins_of_its_own() {
+    fn a_selector_around_another_has_a_random_stream_of_its_own() {
         let text = "cohort = 5\nprobability = 0.5\naround = { kind = \"fast\", cohort = 2, probability = 0.5, around = { kind = \"uniform\", cohort = 3 } }";
         let mut fast = selector(ENTRY, text, 20).unwrap();
         let mut counts = [0; 6];
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_learns_nothing_from_snapshots() {
+    fn the_inner_selector_learns_nothing_from_snapshots() {
         let world = World::of(20);
         let state = |probability: f64, reports_accuracy: bool| {
             let text = format!(

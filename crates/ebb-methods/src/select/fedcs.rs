@@ -128,7 +128,7 @@ mod tests {
     /// client 6 has trained 2 and adds its upload, 3. They tie, so the lower number comes first, at 7
     /// seconds. Client 6 then ends at 10, and client 8 would at 16.
     #[test]
-    fn training_goes_on_while_others_send() {
+    fn training_overlaps_with_the_uploads_of_others() {
         let times = [(3.0, 1.0), (5.0, 2.0), (2.0, 3.0), (16.0, 0.0)];
         check("", 3.9, &times, &[]);
         check("", 4.0, &times, &[2]);
@@ -142,12 +142,12 @@ mod tests {
 
     /// Sequential uploads make the difference: in parallel all would be done in 3 seconds.
     #[test]
-    fn answers_are_sent_one_after_another() {
+    fn updates_are_uploaded_one_after_another() {
         check("", 5.0, &[(1.0, 2.0); 5], &[2, 4]);
     }
 
     #[test]
-    fn its_own_length_of_a_round_goes_before_the_deadline() {
+    fn round_s_takes_precedence_over_the_deadline() {
         check("round_s = 7.0", 5.0, &[(1.0, 2.0); 5], &[2, 4, 6]);
         check("round_s = 3.0", f64::INFINITY, &[(1.0, 2.0); 5], &[2]);
         check("round_s = 2.9", f64::INFINITY, &[(1.0, 2.0); 5], &[]);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_enrolled_is_probed_up_or_not() {
+    fn a_fraction_of_the_enrolled_is_probed_up_or_not() {
         for (n_enrolled, share, expected) in
             [(100, 0.07, 7), (30, 0.1, 3), (31, 0.1, 4), (1, 0.1, 1), (0, 0.1, 0), (5, 1.0, 5), (3, 1e-6, 1)]
         {

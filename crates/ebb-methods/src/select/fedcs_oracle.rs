@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_likeliest_are_selected_in_every_round_and_of_equals_the_lower_id() {
+    fn the_most_available_clients_are_selected_in_every_round_and_ties_go_to_the_lower_number() {
         let mut world = World::of(6).with_up(&[0]);
         world.oracle_probabilities = vec![0.1, 0.9, 0.3, 0.9, 0.9, 0.6];
         check(&world, 2, &[1, 3]);

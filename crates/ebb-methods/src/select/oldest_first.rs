@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_down_or_busy_are_selected_only_among_the_enrolled() {
+    fn clients_that_are_down_or_busy_are_selected_only_among_the_enrolled() {
         let world = World::of(6).with_up(&[2, 4, 5]).with_busy(&[2]);
         check(&world, "cohort = 3", &[4, 5]);
         check(&world, "cohort = 3\namong = \"enrolled\"", &[0, 1, 2]);

@@ -2,9 +2,9 @@
 //!
 //! Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection" (OSDI 2021).
 //!
-//! Implemented: decaying exploration, clipped utilities, a bonus for clients without a recent update, the
-//! cut-off with a draw in proportion to the score above it, and a blacklist of clients that were selected
-//! often.
+//! Implemented: decaying exploration, clipped utilities, and a bonus for clients without a recent update.
+//! Clients above the cut-off are drawn in proportion to their scores. A blacklist leaves out clients that were
+//! selected often.
 //!
 //! Different from the paper:
 //! - The paper's utility is `samples * sqrt(mean of squared losses)`. Clients report their mean loss, so it
@@ -257,7 +257,7 @@ mod tests {
     /// With half of four for exploration, two are explored before and two are not; without unexplored clients
     /// all are.
     #[test]
-    fn a_share_of_the_cohort_was_never_acknowledged() {
+    fn a_fraction_of_the_cohort_is_for_exploration() {
         let settings = "cohort = 4\nexploration = 0.5";
         let losses = [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)];
         for (n_clients, known) in [(10, 2), (6, 2), (5, 3), (4, 4)] {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn exploration_decays_to_the_least() {
+    fn exploration_decays_to_its_minimum() {
         let world = World::of(20);
         let table = "cohort = 10\nexploration = 0.9\nexploration_decay = 0.5\nexploration_min = 0.3";
         let mut oort = selector(ENTRY, table, 100).unwrap();
@@ -327,7 +327,7 @@ mod tests {
     /// Two of four are selected, with scores 1, 0.9, 0.5 and 0. The cut-off is 0.95 x 0.9, so the first two
     /// are selected. With a cut-off of half of that the third may be drawn too, and never the fourth.
     #[test]
-    fn only_scores_near_the_last_that_would_do_are_drawn() {
+    fn only_scores_above_the_cutoff_are_drawn() {
         let losses = [(0, 1.0), (1, 1.9), (2, 2.0), (3, 1.5)];
         let tight = "cohort = 2\nexploration = 0.0\nexploration_min = 0.0\nclip = 1.0";
         let loose = format!("{tight}\ncutoff = 0.5");
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_of_zero_are_no_reason_to_ask_fewer() {
+    fn losses_of_zero_do_not_shrink_the_cohort() {
         let mut world = World::of(6);
         let losses: Vec<_> = (0..6).map(|idx| (idx, 0.0)).collect();
         let mut oort = acknowledged(&mut world, "cohort = 4", &losses);
@@ -363,7 +363,7 @@ mod tests {
     /// Clients 0 to 4 of ten were selected three times, client 4 once more: at most three are left out,
     /// client 4 among them.
     #[test]
-    fn whoever_was_selected_often_is_left_out_as_long_as_enough_are_left() {
+    fn clients_selected_often_are_left_out_as_long_as_enough_are_left() {
         let settings = "cohort = 5\nblacklist = 2\nexploration = 0.0\nexploration_min = 0.0";
         let selected = |world: &World, cohort: usize| {
             let settings = settings.replace("cohort = 5", &format!("cohort = {cohort}"));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_up_newcomers_and_departures() {
+    fn no_client_up_newcomers_and_departures() {
         let mut world = World::of(4).with_up(&[]);
         let mut oort = acknowledged(&mut world, "cohort = 3", &[(0, 1.0), (3, 2.0)]);
         assert_eq!(ask(oort.as_mut(), &world, 1), []);
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loaded_one_goes_on_equally() {
+    fn a_loaded_state_continues_equally() {
         let mut world = World::of(12);
         let settings = "cohort = 4\nblacklist = 2";
         let mut whole = acknowledged(&mut world, settings, &[(0, 1.0), (1, 3.0), (5, 2.0)]);

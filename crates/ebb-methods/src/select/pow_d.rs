@@ -78,7 +78,7 @@ mod tests {
 
     /// Ranks of losses refer to the candidates and not to the clients that are up.
     #[test]
-    fn those_with_the_largest_losses_among_the_candidates_are_selected() {
+    fn the_candidates_with_the_largest_losses_are_selected() {
         check(2, &[(3, 0.5), (5, 2.0), (7, 0.1), (9, 1.0)], &[5, 9]);
         check(1, &[(8, 0.1), (9, 0.2)], &[9]);
     }
@@ -90,13 +90,13 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_is_no_number_is_the_largest() {
+    fn a_loss_that_is_nan_is_the_largest() {
         check(2, &[(1, 5.0), (2, f32::NAN), (3, -f32::NAN), (4, 7.0)], &[2, 3]);
         check(2, &[(1, 5.0), (2, f32::NEG_INFINITY), (4, 7.0)], &[1, 4]);
     }
 
     #[test]
-    fn of_equal_losses_each_is_selected_as_often() {
+    fn of_equal_losses_each_is_selected_equally_often() {
         let world = World::of(10);
         let mut pow_d = selector(ENTRY, "cohort = 1", 10).unwrap();
         let equal = probes(&[(2, 1.0), (6, 1.0), (7, 0.5)]);

@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_where_it_stopped_and_wraps() {
+    fn it_continues_where_it_stopped_and_wraps() {
         let world = World::of(5);
         let mut robin = selector(ENTRY, "cohort = 2", 5).unwrap();
         let turns: Vec<_> = (0..6).map(|_| ask(robin.as_mut(), &world)).collect();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_down_or_gone_are_passed_over_and_newcomers_have_their_turn() {
+    fn clients_that_are_down_or_departed_are_skipped_and_newcomers_have_their_turn() {
         let mut robin = selector(ENTRY, "cohort = 2", 9).unwrap();
         let mut world = World::of(6).with_up(&[1, 2, 4]);
         assert_eq!(ask(robin.as_mut(), &world), [1, 2]);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loaded_one_goes_on_equally() {
+    fn a_loaded_state_continues_equally() {
         let world = World::of(5);
         let mut robin = selector(ENTRY, "cohort = 3", 5).unwrap();
         assert_eq!(ask(robin.as_mut(), &world), [0, 1, 2]);

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_never_reported_come_first_then_the_largest_losses() {
+    fn unknown_losses_come_first_then_the_largest() {
         let mut world = World::of(4);
         let mut rpow_d = selector(ENTRY, "cohort = 2", 6).unwrap();
         report_losses(rpow_d.as_mut(), &world, 0, &[(0, 0.3), (1, 5.0), (2, 0.9)]);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loaded_one_goes_on_equally() {
+    fn a_loaded_state_continues_equally() {
         let world = World::of(12);
         let text = "cohort = 3\ncandidates = 6";
         let mut whole = selector(ENTRY, text, 12).unwrap();

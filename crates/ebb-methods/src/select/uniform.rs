@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_probability_is_the_share_that_is_selected() {
+    fn the_probability_is_the_fraction_that_is_selected() {
         check(2, Among::Up, 10, &[1, 3, 5, 7], 2, 0.5);
         check(2, Among::Enrolled, 10, &[1], 2, 0.2);
     }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn every_client_is_selected_as_often() {
+    fn every_client_is_selected_equally_often() {
         let world = World::of(10);
         for sampler in Sampler::ALL {
             let mut uniform =
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sampler_asks_all_where_they_are_too_few() {
+    fn a_sampler_selects_all_if_they_are_too_few() {
         for sampler in Sampler::ALL {
             let cohort = NonZeroUsize::new(5).unwrap();
             let mut uniform = Uniform { cohort, among: Among::Up, sampler };

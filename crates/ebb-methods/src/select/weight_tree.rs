@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_the_clients_whatever_was_done() {
+    fn sums_equal_direct_sums_after_any_changes() {
         for len in [1, 63, 64, 65, 1000, 5000] {
             let (mut tree, mut stream) = random(len, len as u64);
             for step in 0..2000 {
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_found_where_adding_up_finds_it() {
+    fn a_position_is_found_where_summation_finds_it() {
         let (tree, mut stream) = random(700, 3);
         for (base, factor) in [(0.0, 1.0), (0.5, 1.0), (1.0, 0.0), (2.0, 1e-9)] {
             let length = tree.length(base, factor);
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_heavy_enough_are_found() {
+    fn all_members_of_at_least_a_weight_are_found() {
         let (tree, _) = random(3000, 4);
         for weight in [0.0, 1e-3, 0.5, 1.0, 2.0] {
             let expected: Vec<_> = tree.members().iter().filter(|&idx| tree.weight(idx) >= weight).collect();

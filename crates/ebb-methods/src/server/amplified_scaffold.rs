@@ -116,7 +116,7 @@ mod tests {
     use crate::testing::{World, contribution};
 
     #[test]
-    fn variates_and_amplification_wait_for_the_period_to_end() {
+    fn control_variates_and_amplification_change_at_the_end_of_a_period() {
         let mut world = World::of(4);
         let mut server: AmplifiedScaffold = AmplifiedScaffold {
             learning_rate: one(),

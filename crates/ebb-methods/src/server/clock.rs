@@ -30,7 +30,7 @@ mod tests {
     use crate::testing::World;
 
     #[test]
-    fn the_latest_shift_counts() {
+    fn the_last_change_of_the_objective_counts() {
         let mut world = World::of(3);
         let ticks = |world: &World, number| {
             [Clock::Run, Clock::Shift].map(|clock| clock.schedule_position(&world.round(number)))

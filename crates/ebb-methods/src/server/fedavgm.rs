@@ -105,7 +105,7 @@ mod tests {
     use crate::testing::{World, contribution};
 
     #[test]
-    fn part_of_the_earlier_aggregates_is_added_again() {
+    fn momentum_adds_a_fraction_of_earlier_aggregates() {
         let (momentum, rate) = (Probability::new(0.5).unwrap(), Positive::new(2.0).unwrap());
         let mut server = FedAvgM {
             learning_rate: rate,

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_another_local_rule_it_is_plain_and_running_statistics_are_averaged() {
+    fn with_another_local_rule_it_is_plain_and_running_statistics_are_averaged() {
         let mut server = Focus {
             learning_rate: one(),
             clock: Clock::Run,

@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn stand_ins_and_updates_without_a_variate_leave_it_alone() {
+    fn stand_ins_and_updates_without_a_variate_do_not_change_the_mean() {
         check(&[contribution(0, 2.0)], 0.0);
         check(&[change(0, 2.0), Contribution { age: 1, ..change(1, 4.0) }], 0.5);
         check(&[change(0, 2.0), Contribution { source: Some(ClientId::new(0)), ..change(1, 4.0) }], 0.5);
     }
 
     #[test]
-    fn the_model_moves_by_the_aggregate_and_travels_with_the_variate() {
+    fn the_model_moves_by_the_aggregate_and_is_sent_with_the_control_variate() {
         let (mut server, world) = (new(), World::of(4));
         server.learning_rate = Positive::new(0.5).unwrap();
         server.update_model(&world.round(0), &[], &[3.0]);

@@ -87,7 +87,7 @@ mod tests {
     use crate::testing::{World, responses};
 
     #[test]
-    fn whoever_stands_in_is_of_the_cluster_and_all_parts_make_one() {
+    fn friends_are_of_the_cluster_and_their_fractions_sum_to_1() {
         let mut world = World::of(6);
         world.oracle_clusters = [0, 0, 0, 1, 1, 2].map(Some).to_vec();
         for friends in 1..4 {

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_repeated_as_the_way_to_it() {
+    fn a_repeated_model_is_the_difference_to_it() {
         let mut world = World::of(2);
         let mut last = new(Kind::Model);
         last.stand_ins(&world.round(0), &responses(&world, 0, &[(0, 1.0), (1, -4.0)]));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_update_is_used_from_the_round_it_comes_in() {
+    fn a_late_update_is_used_from_the_round_of_its_arrival() {
         let world = World::of(2);
         let mut last = new(Kind::Update);
         play(&mut last, &world, &[&[(0, 1.0), (1, 2.0)], &[(0, 1.0)]]);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_left_is_forgotten() {
+    fn departed_clients_are_dropped() {
         let mut world = World::of(2);
         let mut last = new(Kind::Update);
         play(&mut last, &world, &[&[(0, 1.0), (1, 2.0)]]);

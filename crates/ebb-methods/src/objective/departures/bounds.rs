@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_bound_decides() {
+    fn the_minimum_of_the_bound_decides() {
         let check = |d, rounds, least: f64, without: f64, verdict| {
             let found = MinBound(bounds(d, rounds)).decide(&leaving());
             assert_eq!((found.client.idx(), found.decision), (3, verdict), "D {d}, T {rounds}");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_curves_cross_decides() {
+    fn the_crossing_of_the_bounds_decides() {
         for (d, crossing) in [(200.0, 31.0), (20.0, 78.0)] {
             assert_eq!(bounds(d, 1.0).crossing(20.0), Some(crossing));
             let at = |rounds| Crossing(bounds(d, rounds)).decide(&leaving());

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn enough_rounds_must_be_left() {
+    fn a_client_is_excluded_if_enough_rounds_are_left() {
         let check = |c, number, fall, verdict| {
             let leaving = DepartedClient { client: ClientId::new(0), number, loss_fall: fall };
             let found = Estimate { c, n_rounds: 100.0 }.decide(&leaving);

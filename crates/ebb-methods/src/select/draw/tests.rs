@@ -100,7 +100,7 @@ fn drawing_one_after_the_other_gives_the_enumerated_probabilities() {
 }
 
 #[test]
-fn the_number_that_a_poisson_draw_has_varies_as_it_should() {
+fn the_size_of_a_poisson_sample_has_the_right_mean_and_variance() {
     let probabilities = [0.9, 0.1, 0.3, 0.3, 0.2, 0.2];
     let mut case = Case::of(&probabilities);
     let mut stream = Stream::of_run(2, "draws");
@@ -157,7 +157,7 @@ fn clients_with_probability_0_are_drawn_only_after_all_others() {
 }
 
 #[test]
-fn nobody_is_drawn_from_an_empty_line() {
+fn no_client_is_drawn_from_an_empty_line() {
     for sampler in Sampler::ALL {
         let mut tree = WeightTree::new(3);
         let mut probabilities =

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schedules_are_as_they_are_written() {
+    fn schedules_have_the_quotas_of_the_paper() {
         let parts = |quota: &Quota, rounds: &[u32]| {
             rounds.iter().map(|&round| quota.part(round - 1, 400)).collect::<Vec<_>>()
         };

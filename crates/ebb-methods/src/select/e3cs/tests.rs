@@ -67,7 +67,7 @@ fn near(found: &[f64], expected: &[f64], by: f64) {
 }
 
 #[test]
-fn the_worked_allocations_come_out() {
+fn the_worked_allocations() {
     for (count, quota, weights, expected, overflow) in [
         (2, 0.1, [1.0, 1.0, 2.0, 4.0, 32.0], [0.175, 0.175, 0.25, 0.4, 1.0], &[4][..]),
         (3, 0.2, [1.0, 2.0, 3.0, 40.0, 60.0], [4.0 / 15.0, 1.0 / 3.0, 0.4, 1.0, 1.0], &[3, 4]),
@@ -304,7 +304,7 @@ fn study(e3cs: &mut E3cs, seed: u64, n_rounds: u32) -> (u32, f64) {
 }
 
 #[test]
-fn regret_stays_below_the_bound() {
+fn the_regret_stays_below_the_bound() {
     for (quota, bound) in [(0.0, 25_921.03), (0.5, 13_421.03)] {
         let regrets: Vec<_> = (1..=9)
             .map(|seed| {
@@ -321,7 +321,7 @@ fn regret_stays_below_the_bound() {
 }
 
 #[test]
-fn a_thousand_runs_without_a_quota_give_no_probability_that_is_no_number() {
+fn a_thousand_runs_without_a_quota_give_no_probability_that_is_nan() {
     for seed in 0..1000 {
         let mut e3cs = e3cs("cohort = 20\nquota = 0.0", 100, 2500);
         study(&mut e3cs, seed, 2500);
@@ -350,7 +350,7 @@ fn fewer_than_the_cohort_are_all_selected() {
 }
 
 #[test]
-fn newcomers_have_the_mean_weight_and_those_that_come_back_their_own() {
+fn newcomers_have_the_mean_weight_and_returning_clients_their_own() {
     let mut world = World::of(4);
     let mut e3cs = weighted("cohort = 2\nquota = 0.0", &logs(&[1.0, 2.0, 3.0, 2.0]));
     world.join(4, 1);
@@ -380,7 +380,7 @@ fn newcomers_have_the_mean_weight_and_those_that_come_back_their_own() {
 }
 
 #[test]
-fn a_loaded_selector_goes_on_as_the_one_that_was_saved() {
+fn a_loaded_selector_continues_as_the_saved_one() {
     let world = World::of(60);
     let text = "cohort = 10\nquota = 0.1";
     let mut one = e3cs(text, 60, 300);

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_mean_is_the_mean_of_all_that_was_seen() {
+    fn a_running_mean_is_the_mean_of_all_values() {
         let mut known = PairStatistics::default();
         let (one, other) = (known.admit(client(4), 0).0, known.admit(client(9), 0).0);
         let seen = [0.1, 0.7, 0.3, 0.9, 0.25];
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_free_when_its_client_leaves_and_the_next_one_starts_anew() {
+    fn a_departed_clients_slot_is_reused_without_its_past() {
         let mut known = PairStatistics::default();
         let slots: Vec<_> = (0..3).map(|idx| known.admit(client(idx), 0).0).collect();
         known.record(slots[0], slots[1], 0.9, 0, None);

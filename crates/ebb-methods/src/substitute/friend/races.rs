@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_lags_is_dropped_and_the_best_never_is() {
+    fn lagging_candidates_are_dropped_and_the_best_never_is() {
         let (races, known) = raced(60);
         assert!(may_be(&races, 0, 1) && may_be(&races, 1, 0));
         assert!(!may_be(&races, 0, 2) && !may_be(&races, 0, 3) && !may_be(&races, 1, 2));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_threshold_of_nothing_leaves_the_best() {
+    fn a_threshold_of_zero_leaves_the_best() {
         let (_, known) = raced(3);
         let nothing = Settings {
             b_max: Positive::new(1e-9).unwrap(),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_loses_its_last_candidate_begins_anew() {
+    fn a_client_that_loses_its_last_candidate_starts_again_with_all() {
         let (mut races, mut known) = raced(60);
         let gone = known.keep_only(|client| client.idx() != 1);
         races.remove(&gone, &known);

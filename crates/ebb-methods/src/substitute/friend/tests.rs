@@ -249,7 +249,7 @@ fn a_client_without_similarities_counts_as_the_mean_of_all_updates() {
 
 /// Pairs that were never compared are skipped, even if all others are as dissimilar as possible.
 #[test]
-fn pairs_that_never_met_are_passed_over() {
+fn pairs_that_were_never_compared_are_skipped() {
     let world = World::of(3);
     let mut friend = friend("", 3, 9);
     friend.stand_ins(&world.round(0), &responses(&world, 0, &[(0, 1.0), (1, -1.0)]));
@@ -258,7 +258,7 @@ fn pairs_that_never_met_are_passed_over() {
 }
 
 #[test]
-fn a_zero_update_is_neither_similar_nor_unlike() {
+fn a_zero_update_is_neither_similar_nor_dissimilar() {
     let world = World::of(2);
     let mut friend = friend("", 2, 9);
     friend.stand_ins(&world.round(0), &responses(&world, 0, &[(0, 1.0), (1, 0.0)]));
@@ -316,7 +316,7 @@ fn a_mimic_does_not_become_every_clients_friend() {
 }
 
 #[test]
-fn several_friends_speak_as_loud_as_they_are_similar() {
+fn several_friends_have_fractions_by_similarity() {
     let mut world = World::of(3);
     world.set_model(&[0.0, 0.0]);
     let mut friend = friend("friends = 2", 3, 9);
@@ -478,7 +478,7 @@ fn sketches_find_the_same_friends_in_clusters() {
 /// In one dimension only signs count. Client 2 agreed with client 0 in the first fifteen rounds of 24, and
 /// with client 1 in the last fifteen. Their running means differ in the last digit.
 #[test]
-fn whoever_was_similar_as_often_is_as_similar_whatever_the_lengths_and_the_order() {
+fn similarity_does_not_depend_on_norms_or_the_order_of_rounds() {
     let world = World::of(3);
     let mut friend = friend("", 3, 30);
     for number in 0..24 {
@@ -537,7 +537,7 @@ fn contradictory_settings_are_refused() {
 }
 
 #[test]
-fn friends_that_are_not_away_at_all_share_the_vote() {
+fn friends_at_distance_0_share_the_weight() {
     let world = World::of(6);
     let mut friend = friend("similarity = \"distance\"\nfriends = 5", 6, 9);
     let same: Vec<_> = (0..6).map(|client| (client, if client < 5 { 2.0 } else { 3.0 })).collect();
