@@ -395,11 +395,11 @@ mod tests {
                 let along = |client: &usize| {
                     let mut axis = [0.0; 4];
                     axis[*client] = 1.0;
-                    let mut answer = client_update_of(*client, number, &axis);
-                    let update = Arc::make_mut(&mut answer.update);
+                    let mut client_update = client_update_of(*client, number, &axis);
+                    let update = Arc::make_mut(&mut client_update.update);
                     (update.steps, update.steps_requested, update.learning_rate) =
                         (steps(*client), FOUR, learning_rate);
-                    Contribution::own(&answer)
+                    Contribution::own(&client_update)
                 };
                 let contributions: Vec<_> = clients.iter().map(along).collect();
                 let found = one.aggregate(&Round { learning_rate, ..world.round(number) }, &contributions);

@@ -116,18 +116,18 @@ pub(crate) fn check_aggregate(
 }
 
 /// The updates of a round, given as (client, value); all other clients are absent.
-pub(crate) fn responses(world: &World, number: RoundNo, answers: &[(usize, f32)]) -> Responses {
+pub(crate) fn responses(world: &World, number: RoundNo, client_updates: &[(usize, f32)]) -> Responses {
     responses_of(
         world,
         number,
-        answers.iter().map(|&(client, value)| client_update(client, number, value)).collect(),
+        client_updates.iter().map(|&(client, value)| client_update(client, number, value)).collect(),
     )
 }
 
 /// The updates of a round, ascending by client; all other clients are absent.
 pub(crate) fn responses_of(world: &World, number: RoundNo, fresh: Vec<ClientUpdate>) -> Responses {
-    let answered = |client: &ClientId| fresh.iter().any(|answer| answer.client == *client);
-    let absent = world.round(number).enrolled().into_iter().filter(|client| !answered(client)).collect();
+    let responded = |client: &ClientId| fresh.iter().any(|client_update| client_update.client == *client);
+    let absent = world.round(number).enrolled().into_iter().filter(|client| !responded(client)).collect();
     Responses { fresh, absent, ..Responses::default() }
 }
 
@@ -187,9 +187,9 @@ pub(crate) fn coefficients(
     steps: [u32; 4],
 ) -> [f64; 4] {
     [0, 1, 2, 3].map(|of| {
-        let answered = (0..4).filter(|&idx| steps[idx] > 0);
+        let responded = (0..4).filter(|&idx| steps[idx] > 0);
         let value = |idx| if idx == of { 1.0 } else { 0.0 };
-        let contributions: Vec<_> = answered.map(|idx| partial(idx, value(idx), steps[idx], 5)).collect();
+        let contributions: Vec<_> = responded.map(|idx| partial(idx, value(idx), steps[idx], 5)).collect();
         let moved = aggregator(entry, text).unwrap().aggregate(&world.round(0), &contributions).vector;
         f64::from(moved[0])
     })
@@ -220,12 +220,12 @@ pub(crate) fn report_losses(
     number: RoundNo,
     losses: &[(usize, f32)],
 ) {
-    let answer = |&(client, loss): &(usize, f32)| {
+    let client_update = |&(client, loss): &(usize, f32)| {
         let update = Update { base_round: number, loss, ..update(vec![0.0]) };
         ClientUpdate { client: ClientId::new(client), inclusion_probability: None, update: Arc::new(update) }
     };
-    let fresh: Vec<_> = losses.iter().map(answer).collect();
-    let cohort = Cohort::by_deadline(fresh.iter().map(|answer| answer.client));
+    let fresh: Vec<_> = losses.iter().map(client_update).collect();
+    let cohort = Cohort::by_deadline(fresh.iter().map(|client_update| client_update.client));
     let responses = Responses { fresh, ..Responses::default() };
     selector.observe(
         &world.round(number),

@@ -317,8 +317,8 @@ impl Engine {
         metrics.extend(self.clip.metrics());
         // A late update's round is over. The client must not commit what it learned there, because no role
         // used its side vectors.
-        for answer in responses.fresh.iter().filter(|_| void.is_none()) {
-            self.census.acknowledge(answer.client, answer.update.base_round);
+        for client_update in responses.fresh.iter().filter(|_| void.is_none()) {
+            self.census.acknowledge(client_update.client, client_update.update.base_round);
         }
         self.next += 1;
         let cost = probing + training;

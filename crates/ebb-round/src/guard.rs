@@ -86,7 +86,7 @@ impl Guard {
             && self.limits.is_some_and(|limits| limits.median_multiple.is_some())
     }
 
-    /// Why a step of this norm voids the round, if it does. `answers` are the norms of the round's updates,
+    /// Why a step of this norm voids the round, if it does. `update_norms` are the norms of the round's updates,
     /// the reference as long as few steps are known. Where they are too few to outvote a single attacker, the
     /// model's norm is. A step no longer than the model voids nothing, because steps grow many times longer
     /// when clients return after a long absence.
@@ -210,10 +210,10 @@ mod tests {
 
     #[test]
     fn one_or_two_updates_are_no_reference() {
-        for answers in [&[3e38][..], &[1.0, 3e38]] {
-            assert_eq!(guard().check_step(1e38, true, answers, 40.0), Some(Void::StepTooLong));
-            assert_eq!(guard().check_step(400.0, true, answers, 40.0), None);
-            assert_eq!(guard().check_step(10.0, true, answers, 0.0), None, "a model may begin at zero");
+        for update_norms in [&[3e38][..], &[1.0, 3e38]] {
+            assert_eq!(guard().check_step(1e38, true, update_norms, 40.0), Some(Void::StepTooLong));
+            assert_eq!(guard().check_step(400.0, true, update_norms, 40.0), None);
+            assert_eq!(guard().check_step(10.0, true, update_norms, 0.0), None, "a model may begin at zero");
         }
         assert_eq!(guard().check_step(10.1, true, &[1.0, 1.0, 50.0, 50.0], 5.0), Some(Void::StepTooLong));
     }

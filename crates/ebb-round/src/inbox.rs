@@ -124,10 +124,10 @@ impl<'a> Inbox<'a> {
 
     /// Closes the round.
     pub(crate) fn close(mut self, elapsed_s: f64) -> ClosedInbox {
-        let mut on_time = self.responses.fresh.iter().map(|answer| answer.client).peekable();
+        let mut on_time = self.responses.fresh.iter().map(|client_update| client_update.client).peekable();
         let selected = self.cohort.selected.iter().map(|pick| pick.client);
         self.responses.absent =
-            selected.filter(|client| on_time.next_if(|answered| answered == client).is_none()).collect();
+            selected.filter(|client| on_time.next_if(|responded| responded == client).is_none()).collect();
         self.responses.elapsed_s = elapsed_s;
         self.outstanding.add_absent(self.round.number, &self.responses.absent);
         let folded = self.fold.take().map(|mut fold| {
@@ -147,7 +147,12 @@ impl<'a> Inbox<'a> {
             let at = selected
                 .binary_search_by_key(&client, |pick| pick.client)
                 .map_err(|_| Refusal::NotSelected)?;
-            if self.responses.fresh.binary_search_by_key(&client, |answer| answer.client).is_ok() {
+            if self
+                .responses
+                .fresh
+                .binary_search_by_key(&client, |client_update| client_update.client)
+                .is_ok()
+            {
                 return Err(Refusal::Duplicate);
             }
             selected[at].inclusion_probability
@@ -185,7 +190,7 @@ impl UpdateSink for Inbox<'_> {
                 }
             };
         let fresh = update.base_round == self.round.number;
-        let last = self.responses.fresh.last().map(|answer| answer.client);
+        let last = self.responses.fresh.last().map(|client_update| client_update.client);
         if let Some(after) = last.filter(|&last| fresh && last > client) {
             return Err(FleetError::OutOfOrder { client, after });
         }
@@ -205,18 +210,18 @@ impl UpdateSink for Inbox<'_> {
             norms.push(vectors::norm(&update.delta.model));
         }
         let folded = self.fold.is_some().then(|| std::mem::take(&mut update.delta));
-        let answer = ClientUpdate { client, inclusion_probability, update: Arc::new(update) };
+        let client_update = ClientUpdate { client, inclusion_probability, update: Arc::new(update) };
         if let (Some(delta), Some(fold)) = (folded, &mut self.fold) {
-            let weight = self.aggregator.weigh(self.round, &Contribution::own(&answer));
+            let weight = self.aggregator.weigh(self.round, &Contribution::own(&client_update));
             fold.total_weight += weight;
             fold.buffered.push((delta, weight));
-            fold.coefficients.push((client, weight * answer.update.completed_fraction()));
+            fold.coefficients.push((client, weight * client_update.update.completed_fraction()));
             let batch_size = (FOLD_PARAMETERS / fold.sum.len().max(1)).clamp(MIN_FOLD_BATCH, MAX_FOLD_BATCH);
             if fold.buffered.len() >= batch_size {
                 fold.flush(self.round.threads);
             }
         }
-        self.responses.fresh.push(answer);
+        self.responses.fresh.push(client_update);
         Ok(())
     }
 }
@@ -238,13 +243,13 @@ pub(crate) struct Outstanding {
 
 impl Outstanding {
     fn contains(&self, client: ClientId, base: RoundNo) -> bool {
-        self.rounds.iter().any(|(number, silent)| *number == base && silent.binary_search(&client).is_ok())
+        self.rounds.iter().any(|(number, absent)| *number == base && absent.binary_search(&client).is_ok())
     }
 
     fn remove(&mut self, client: ClientId, base: RoundNo) {
-        for (number, silent) in &mut self.rounds {
+        for (number, absent) in &mut self.rounds {
             if *number == base {
-                silent.retain(|&one| one != client);
+                absent.retain(|&one| one != client);
             }
         }
     }
@@ -262,10 +267,10 @@ impl Outstanding {
 impl State for Outstanding {
     fn save(&self, to: &mut Saver) {
         to.u64("rounds", self.rounds.len() as u64);
-        for (number, silent) in &self.rounds {
+        for (number, absent) in &self.rounds {
             to.u64("number", u64::from(*number));
-            let silent: Vec<_> = silent.iter().map(|client| client.number()).collect();
-            to.u32s("silent", &silent);
+            let absent: Vec<_> = absent.iter().map(|client| client.number()).collect();
+            to.u32s("silent", &absent);
         }
     }
 
@@ -273,8 +278,8 @@ impl State for Outstanding {
         self.rounds.clear();
         for _ in 0..from.u64("rounds")? {
             let number = from.u32("number")?;
-            let silent = from.u32s("silent")?.into_iter().map(|one| ClientId::new(one as usize)).collect();
-            self.rounds.push_back((number, silent));
+            let absent = from.u32s("silent")?.into_iter().map(|one| ClientId::new(one as usize)).collect();
+            self.rounds.push_back((number, absent));
         }
         Ok(())
     }

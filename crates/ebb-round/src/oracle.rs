@@ -32,7 +32,7 @@ pub(crate) fn error(
     absent: &[(ClientId, Arc<Update>)],
     aggregate: &[f32],
 ) -> OracleError {
-    let fresh = responses.fresh.iter().map(|answer| (answer.client, &answer.update));
+    let fresh = responses.fresh.iter().map(|client_update| (client_update.client, &client_update.update));
     let mut everybody: Vec<_> =
         fresh.chain(absent.iter().map(|(client, update)| (*client, update))).collect();
     everybody.retain(|(client, _)| round.share(*client) > 0.0);

@@ -23,7 +23,7 @@ pub(crate) fn bound_probes(probes: &mut Probes, quantile: f64) {
 /// The largest loss that counts for selection, from the updates of a round.
 pub(crate) fn max_loss(responses: &Responses, quantile: Option<f64>) -> f32 {
     let losses = |quantile| {
-        let losses = responses.fresh.iter().map(|answer| f64::from(answer.update.loss));
+        let losses = responses.fresh.iter().map(|client_update| f64::from(client_update.update.loss));
         quantile_of(losses.collect(), quantile)
     };
     quantile.and_then(losses).map_or(f32::INFINITY, |loss| loss as f32)

@@ -557,11 +557,11 @@ pub struct Responses {
 impl Responses {
     /// The clients of the objective without an update on time, selected or not, ascending.
     pub fn missing(&self, round: &Round<'_>) -> Vec<ClientId> {
-        let mut on_time = self.fresh.iter().map(|answer| answer.client).peekable();
+        let mut on_time = self.fresh.iter().map(|client_update| client_update.client).peekable();
         // Departed clients may still be in the objective, and clients that responded may have no share.
         let all = (0..round.census.len()).map(ClientId::new);
-        let silent = all.filter(|client| on_time.next_if_eq(client).is_none());
-        silent.filter(|&client| round.share(client) > 0.0).collect()
+        let absent = all.filter(|client| on_time.next_if_eq(client).is_none());
+        absent.filter(|&client| round.share(client) > 0.0).collect()
     }
 }
 
@@ -586,15 +586,15 @@ pub struct Contribution {
 
 impl Contribution {
     /// A client's own update, which counts for the client itself.
-    pub fn own(answer: &ClientUpdate) -> Self {
+    pub fn own(client_update: &ClientUpdate) -> Self {
         Contribution {
-            client: answer.client,
-            source: Some(answer.client),
+            client: client_update.client,
+            source: Some(client_update.client),
             age: 0,
-            inclusion_probability: answer.inclusion_probability,
+            inclusion_probability: client_update.inclusion_probability,
             fraction: 1.0,
             similarity: None,
-            update: Arc::clone(&answer.update),
+            update: Arc::clone(&client_update.update),
         }
     }
 
@@ -617,8 +617,8 @@ pub struct Report<'a> {
 
 impl Report<'_> {
     /// The loss that an update reports, bounded by `max_loss`.
-    pub fn loss(&self, answer: &ClientUpdate) -> f32 {
-        answer.update.loss.min(self.max_loss)
+    pub fn loss(&self, client_update: &ClientUpdate) -> f32 {
+        client_update.update.loss.min(self.max_loss)
     }
 }
 

@@ -250,9 +250,9 @@ fn refusals(outcome: &Outcome) -> Vec<(usize, &'static str)> {
 }
 
 /// Checks one round with these updates: the refusals, the absent clients, and the model.
-fn check(answers: Vec<(usize, Update)>, refused: &[(usize, &str)], absent: &[usize], model: &[f32]) {
+fn check(client_updates: Vec<(usize, Update)>, refused: &[(usize, &str)], absent: &[usize], model: &[f32]) {
     for hold in [Retention::Fold, Retention::KeepAll] {
-        let (outcomes, engine, _) = play(hold, vec![answers.clone()]);
+        let (outcomes, engine, _) = play(hold, vec![client_updates.clone()]);
         assert_eq!(refusals(&outcomes[0]), refused);
         assert_eq!(numbers(&outcomes[0].responses.absent), absent);
         assert_eq!(engine.model().model, model);
@@ -339,8 +339,8 @@ fn statistics_are_averaged_unless_the_aggregator_makes_them() {
         }
         let mut engine = Engine::new(roles, context);
         // Shares of a third and two thirds.
-        let answers = vec![(0, update(0, &[2.0, 0.0])), (1, update(0, &[2.0, 3.0]))];
-        let mut fleet = ScriptedFleet { rounds: vec![answers], ..ScriptedFleet::default() };
+        let client_updates = vec![(0, update(0, &[2.0, 0.0])), (1, update(0, &[2.0, 3.0]))];
+        let mut fleet = ScriptedFleet { rounds: vec![client_updates], ..ScriptedFleet::default() };
         engine.round(&mut fleet, &mut NoEvaluator).unwrap();
         assert_eq!(engine.model().model, expected, "{own}");
     }
@@ -418,15 +418,15 @@ fn a_late_update_is_accepted_once_from_each_client_with_a_job_in_flight() {
 #[test]
 fn updates_out_of_client_order_are_the_fleets_failure() {
     let (mut engine, _) = engine(Retention::Fold, 2);
-    let answers = vec![(1, update(0, &[1.0, 1.0])), (0, update(0, &[1.0, 1.0]))];
-    let mut fleet = ScriptedFleet { rounds: vec![answers], ..ScriptedFleet::default() };
+    let client_updates = vec![(1, update(0, &[1.0, 1.0])), (0, update(0, &[1.0, 1.0]))];
+    let mut fleet = ScriptedFleet { rounds: vec![client_updates], ..ScriptedFleet::default() };
     let error = engine.round(&mut fleet, &mut NoEvaluator).unwrap_err();
     assert_eq!(error.to_string(), "the fleet delivered the update of client 0 after that of client 1");
 }
 
 #[test]
 fn folding_and_keeping_give_the_same_bits() {
-    let answers = |n_params: usize| {
+    let client_updates = |n_params: usize| {
         let vector = |client: usize| {
             (0..n_params).map(|at| ((at * 7 + client * 13) % 101) as f32 / 17.0).collect::<Vec<_>>()
         };
@@ -434,9 +434,10 @@ fn folding_and_keeping_give_the_same_bits() {
     };
     let model = |hold: Retention| {
         let (mut engine, _) = engine(hold, 5000);
-        let mut fleet = ScriptedFleet { rounds: vec![answers(5000)], ..ScriptedFleet::default() };
+        let mut fleet = ScriptedFleet { rounds: vec![client_updates(5000)], ..ScriptedFleet::default() };
         let outcome = engine.round(&mut fleet, &mut NoEvaluator).unwrap();
-        let kept = outcome.responses.fresh.iter().all(|answer| !answer.update.delta.model.is_empty());
+        let kept =
+            outcome.responses.fresh.iter().all(|client_update| !client_update.update.delta.model.is_empty());
         (engine.model().model.clone(), kept)
     };
     let ((folded, folded_kept), (kept, kept_kept)) = (model(Retention::Fold), model(Retention::KeepAll));
@@ -447,11 +448,11 @@ fn folding_and_keeping_give_the_same_bits() {
 /// Client 0 moves by 6, client 1 by 3, with one and two of three shares: the mean is 4.
 #[test]
 fn the_objective_may_reweight_if_updates_are_held() {
-    let answers = || vec![(0, update(0, &[6.0])), (1, update(0, &[3.0]))];
+    let client_updates = || vec![(0, update(0, &[6.0])), (1, update(0, &[3.0]))];
     for (hold, model, decided) in [(Retention::Fold, 4.0, 0), (Retention::KeepAll, 6.0, 1)] {
         let objective = Box::new(Reweighting { hold, decisions: Vec::new() });
         let (mut engine, _) = engine_for(objective, Retention::Fold, 1);
-        let mut fleet = ScriptedFleet { rounds: vec![answers(), vec![]], ..ScriptedFleet::default() };
+        let mut fleet = ScriptedFleet { rounds: vec![client_updates(), vec![]], ..ScriptedFleet::default() };
         let outcome = engine.round(&mut fleet, &mut NoEvaluator).unwrap();
         assert_eq!((engine.model().model[0], outcome.decisions.len()), (model, decided), "{hold:?}");
         assert!(outcome.decisions.iter().all(|one| one.decision == "alone" && one.metrics["answers"] == 2.0));

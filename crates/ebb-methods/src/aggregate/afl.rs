@@ -82,15 +82,15 @@ impl Aggregator for Anarchic {
         let worked = |one: &&Contribution| {
             one.source == Some(one.client) && round.share(one.client) > 0.0 && one.update.learning_rate > 0.0
         };
-        let mut came: Vec<_> = contributions.iter().filter(worked).collect();
+        let mut arrived: Vec<_> = contributions.iter().filter(worked).collect();
         // Of two updates of one client the newer is its latest.
-        came.sort_by_key(|one| (std::cmp::Reverse(one.age), one.client));
-        let total: f64 = came.iter().map(|one| round.aggregation_weight(one.client)).sum();
-        if !came.is_empty() {
+        arrived.sort_by_key(|one| (std::cmp::Reverse(one.age), one.client));
+        let total: f64 = arrived.iter().map(|one| round.aggregation_weight(one.client)).sum();
+        if !arrived.is_empty() {
             let requested = |one: &&Contribution| {
                 round.aggregation_weight(one.client) * f64::from(one.update.steps_requested.get())
             };
-            self.mean_steps_requested = came.iter().map(requested).sum::<f64>() / total;
+            self.mean_steps_requested = arrived.iter().map(requested).sum::<f64>() / total;
         }
         let step_scale = f64::from(round.learning_rate) * self.mean_steps_requested;
         let per_step = |one: &Contribution| {
@@ -99,7 +99,7 @@ impl Aggregator for Anarchic {
         let Some(latest) = &mut self.latest else {
             let mut sum = vec![0.0; round.global.model.len()];
             let mut given = Vec::new();
-            for one in came {
+            for one in arrived {
                 let part = round.aggregation_weight(one.client) / total;
                 let requested =
                     f64::from(one.update.learning_rate) * f64::from(one.update.steps_requested.get());
@@ -109,14 +109,14 @@ impl Aggregator for Anarchic {
             return Aggregate { vector: scaled(&sum, step_scale), coefficients: Some(given) };
         };
         latest.begin(round);
-        for one in &came {
+        for one in &arrived {
             // Per step, so that half of the work counts as much as all of it.
             let step = scaled_down(&one.update.delta.model, per_step(one));
             let done =
                 1.0 / (f64::from(one.update.learning_rate) * f64::from(one.update.steps_requested.get()));
             latest.replace(round, one.client, &step, (done, one.update.base_round));
         }
-        let stays = came.is_empty() && self.empty_rounds == EmptyRounds::Stay;
+        let stays = arrived.is_empty() && self.empty_rounds == EmptyRounds::Stay;
         match stays {
             true => Aggregate::zero(round.global.model.len()),
             false => Aggregate {
@@ -167,14 +167,14 @@ mod tests {
         let world = World::of(4);
         let mut afl = aggregator(entry, text).unwrap();
         let mut found = Vec::new();
-        for (number, came) in (9..).zip(rounds) {
+        for (number, arrived) in (9..).zip(rounds) {
             let one = |&(client, value, steps, age): &(usize, f32, u32, u32)| {
                 let mut one = Contribution { age, ..partial(client, value, steps, 4) };
                 Arc::make_mut(&mut one.update).base_round = number - age;
                 one
             };
-            let came: Vec<_> = came.iter().map(one).collect();
-            found.push(afl.aggregate(&world.round(number), &came).vector[0]);
+            let arrived: Vec<_> = arrived.iter().map(one).collect();
+            found.push(afl.aggregate(&world.round(number), &arrived).vector[0]);
         }
         found
     }
@@ -191,11 +191,11 @@ mod tests {
         let world = World::of(4);
         let mut afl = aggregator(CS, "").unwrap();
         // The learning rate was 0.1.
-        let came = [partial(0, 4.0, 4, 4)];
-        let mut at = |rate, came: &[Contribution]| {
-            afl.aggregate(&Round { learning_rate: rate, ..world.round(9) }, came).vector[0]
+        let arrived = [partial(0, 4.0, 4, 4)];
+        let mut at = |rate, arrived: &[Contribution]| {
+            afl.aggregate(&Round { learning_rate: rate, ..world.round(9) }, arrived).vector[0]
         };
-        assert_eq!([at(0.1, &came), at(0.05, &[]), at(0.2, &[])], [1.0, 0.5, 2.0]);
+        assert_eq!([at(0.1, &arrived), at(0.05, &[]), at(0.2, &[])], [1.0, 0.5, 2.0]);
     }
 
     #[test]

@@ -134,13 +134,13 @@ mod tests {
     fn check(text: &str, rounds: &[&[(usize, f32, u32)]], expected: &[f64]) {
         let world = World::of(10);
         let mut fedbuff = aggregator(ENTRY, text).unwrap();
-        for ((number, came), expected) in (0..).zip(rounds).zip(expected) {
+        for ((number, arrived), expected) in (0..).zip(rounds).zip(expected) {
             let one = |&(client, value, age): &(usize, f32, u32)| Contribution {
                 age,
                 ..contribution(client, value)
             };
-            let came: Vec<_> = came.iter().map(one).collect();
-            let found = f64::from(fedbuff.aggregate(&world.round(number), &came).vector[0]);
+            let arrived: Vec<_> = arrived.iter().map(one).collect();
+            let found = f64::from(fedbuff.aggregate(&world.round(number), &arrived).vector[0]);
             assert!((found - expected).abs() < 1e-6, "round {number}: {found}, not {expected}");
         }
     }

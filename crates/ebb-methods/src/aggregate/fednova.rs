@@ -82,18 +82,18 @@ impl Aggregator for FedNova {
     }
 
     fn scale(&mut self, round: &Round<'_>, _total: f64, contributions: &[Contribution]) -> f64 {
-        let (mut answered, mut reached) = (0.0, 0.0);
+        let (mut responded, mut reached) = (0.0, 0.0);
         for one in contributions {
             let Some(reach) = self.effective_steps_of(one) else { continue };
             let weight = one.fraction * round.aggregation_weight(one.client);
-            answered += weight;
+            responded += weight;
             let steps = if self.effective_steps.mu > 0.0 { f64::from(one.update.steps.get()) } else { reach };
             reached += weight * steps;
         }
-        match (answered > 0.0, self.renormalise) {
+        match (responded > 0.0, self.renormalise) {
             (false, _) => 0.0,
-            (true, true) => reached / (answered * answered),
-            (true, false) => reached / answered,
+            (true, true) => reached / (responded * responded),
+            (true, false) => reached / responded,
         }
     }
 }

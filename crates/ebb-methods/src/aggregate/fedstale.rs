@@ -76,21 +76,21 @@ impl Aggregator for FedStale {
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.past.begin(round);
         self.probabilities.begin(round);
-        let answers = own(round, contributions);
-        if answers.is_empty() && self.empty_rounds == EmptyRounds::Stay {
+        let client_updates = own(round, contributions);
+        if client_updates.is_empty() && self.empty_rounds == EmptyRounds::Stay {
             return Aggregate::zero(round.global.model.len());
         }
         let mut sum: Vec<_> = self.past.sum().iter().map(|sum| self.beta * sum).collect();
         let mut given = self.past.coefficients(round, 1.0);
         given.iter_mut().for_each(|(_, weight)| *weight *= self.beta);
-        for (one, _) in &answers {
+        for (one, _) in &client_updates {
             let weight = round.aggregation_weight(one.client) / self.probabilities.of_update(round, one);
             let repeated = self.beta * self.past.fraction(one.client);
             given.push((one.client, weight * (one.update.completed_fraction() - repeated)));
             add(&mut sum, weight, &one.update.delta.model);
             add(&mut sum, -self.beta * weight, &self.past.of(one.client));
         }
-        for (one, _) in answers {
+        for (one, _) in client_updates {
             self.past.replace(
                 round,
                 one.client,
@@ -141,13 +141,13 @@ mod tests {
         let mut aggregator = aggregator(entry, text).unwrap();
         (0..)
             .zip(rounds)
-            .map(|(number, answered)| {
-                let probability = Some(answered.len() as f64 / 4.0);
+            .map(|(number, responded)| {
+                let probability = Some(responded.len() as f64 / 4.0);
                 let send = |&client: &usize| Contribution {
                     inclusion_probability: probability,
                     ..contribution(client, client as f32 * number as f32 + 1.0)
                 };
-                let sent: Vec<_> = answered.iter().map(send).collect();
+                let sent: Vec<_> = responded.iter().map(send).collect();
                 aggregator.aggregate(&world.round(number), &sent).vector[0]
             })
             .collect()

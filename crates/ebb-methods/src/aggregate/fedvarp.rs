@@ -54,13 +54,13 @@ impl Aggregator for FedVarp {
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.past.begin(round);
-        let answers = own(round, contributions);
-        if answers.is_empty() && self.empty_rounds == EmptyRounds::Stay {
+        let client_updates = own(round, contributions);
+        if client_updates.is_empty() && self.empty_rounds == EmptyRounds::Stay {
             return Aggregate::zero(round.global.model.len());
         }
         let mut sum = self.past.sum().to_vec();
         let mut given = self.past.coefficients(round, 1.0);
-        for (one, part) in &answers {
+        for (one, part) in &client_updates {
             given.push((
                 one.client,
                 part * (one.update.completed_fraction() - self.past.fraction(one.client)),
@@ -68,7 +68,7 @@ impl Aggregator for FedVarp {
             add(&mut sum, *part, &one.update.delta.model);
             add(&mut sum, -part, &self.past.of(one.client));
         }
-        for (one, _) in answers {
+        for (one, _) in client_updates {
             self.past.replace(
                 round,
                 one.client,

@@ -131,12 +131,12 @@ mod tests {
     use crate::testing::{World, aggregator, contribution};
 
     /// The factors of the first of four clients, which returns updates in these rounds.
-    fn factors(entry: Entry<dyn Aggregator>, text: &str, answers: &[u32]) -> Vec<f64> {
+    fn factors(entry: Entry<dyn Aggregator>, text: &str, client_updates: &[u32]) -> Vec<f64> {
         let world = World::of(4);
         let mut inverse = aggregator(entry, text).unwrap();
         let mut found = Vec::new();
-        for (number, answers) in (0..).zip(answers) {
-            if *answers == 1 {
+        for (number, client_updates) in (0..).zip(client_updates) {
+            if *client_updates == 1 {
                 found.push(4.0 * inverse.weigh(&world.round(number), &contribution(0, 1.0)));
             }
         }
@@ -144,8 +144,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(entry: Entry<dyn Aggregator>, text: &str, answers: &[u32], expected: &[f64]) {
-        let found = factors(entry, text, answers);
+    fn check(entry: Entry<dyn Aggregator>, text: &str, client_updates: &[u32], expected: &[f64]) {
+        let found = factors(entry, text, client_updates);
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(expected) {
             assert!((found - expected).abs() < 1e-6, "{found}, expected {expected}");

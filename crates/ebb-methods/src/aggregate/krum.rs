@@ -61,9 +61,9 @@ impl Krum {
 }
 
 /// The indices of the updates, by ascending score; of equal ones the lower index first.
-fn ranked(round: &Round<'_>, answers: &[&Contribution], n_suspects: usize) -> Vec<usize> {
-    let n = answers.len();
-    let vectors: Vec<_> = answers.iter().map(|one| one.update.delta.model.as_slice()).collect();
+fn ranked(round: &Round<'_>, client_updates: &[&Contribution], n_suspects: usize) -> Vec<usize> {
+    let n = client_updates.len();
+    let vectors: Vec<_> = client_updates.iter().map(|one| one.update.delta.model.as_slice()).collect();
     let products = gram(&vectors, round.trained_ranges, Pairs::All, round.threads);
     let score = |one: usize| {
         let others = (0..n).filter(|&other| other != one);
@@ -88,8 +88,8 @@ impl Aggregator for Krum {
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         let counts = |one: &&Contribution| one.is_own() && round.share(one.client) > 0.0;
-        let answers: Vec<_> = contributions.iter().filter(counts).collect();
-        let n = answers.len();
+        let client_updates: Vec<_> = contributions.iter().filter(counts).collect();
+        let n = client_updates.len();
         let n_suspects = self.n_suspects(n);
         let most = n - n_suspects;
         let keep = self.keep.map_or(most, |keep| keep.get().min(most));
@@ -98,15 +98,16 @@ impl Aggregator for Krum {
             return Aggregate::zero(round.global.model.len());
         }
         // Of one or two updates, none is closer than the other.
-        let mut kept = if n < 3 { (0..n).collect() } else { ranked(round, &answers, n_suspects) };
+        let mut kept = if n < 3 { (0..n).collect() } else { ranked(round, &client_updates, n_suspects) };
         kept.truncate(if n < 3 { n } else { keep });
         kept.sort_unstable();
         self.n_left_out = n - kept.len();
         let each = 1.0 / kept.len() as f64;
         let mut sum = vec![0.0; round.global.model.len()];
-        kept.iter().for_each(|&at| add(&mut sum, each, &answers[at].update.delta.model));
-        let given =
-            kept.iter().map(|&at| (answers[at].client, each * answers[at].update.completed_fraction()));
+        kept.iter().for_each(|&at| add(&mut sum, each, &client_updates[at].update.delta.model));
+        let given = kept
+            .iter()
+            .map(|&at| (client_updates[at].client, each * client_updates[at].update.completed_fraction()));
         Aggregate { vector: scaled(&sum, 1.0), coefficients: Some(given.collect()) }
     }
 
@@ -129,13 +130,13 @@ mod tests {
     #[test]
     fn an_update_far_from_all_others_is_left_out() {
         let world = World::of(5);
-        let answers = [(0, 1.0), (1, 1.1), (2, 1.4), (3, 50.0), (4, 1.25)];
+        let client_updates = [(0, 1.0), (1, 1.1), (2, 1.4), (3, 50.0), (4, 1.25)];
         // One of five is a suspect, so two neighbours count. Scores: .0725, .0325, .1125, far more, .045.
-        check_aggregate(&mut krum(0.2, None), &world, &answers, (1.0 + 1.1 + 1.4 + 1.25) / 4.0);
-        check_aggregate(&mut krum(0.2, Some(2)), &world, &answers, 1.175);
-        check_aggregate(&mut krum(0.2, Some(1)), &world, &answers, 1.1);
+        check_aggregate(&mut krum(0.2, None), &world, &client_updates, (1.0 + 1.1 + 1.4 + 1.25) / 4.0);
+        check_aggregate(&mut krum(0.2, Some(2)), &world, &client_updates, 1.175);
+        check_aggregate(&mut krum(0.2, Some(1)), &world, &client_updates, 1.1);
         // A suspect is never kept, however large `keep` is.
-        check_aggregate(&mut krum(0.2, Some(99)), &world, &answers, (1.0 + 1.1 + 1.4 + 1.25) / 4.0);
+        check_aggregate(&mut krum(0.2, Some(99)), &world, &client_updates, (1.0 + 1.1 + 1.4 + 1.25) / 4.0);
     }
 
     #[test]
@@ -154,16 +155,16 @@ mod tests {
     #[test]
     fn its_coefficients_show_the_clients_it_kept() {
         let world = World::of(4);
-        let answers: Vec<_> = [(0, 1.0), (1, 1.1), (2, 90.0), (3, 1.25)]
+        let client_updates: Vec<_> = [(0, 1.0), (1, 1.1), (2, 90.0), (3, 1.25)]
             .map(|(client, value)| crate::testing::contribution(client, value))
             .into();
         let mut krum = krum(0.2, Some(2));
-        let made = krum.aggregate(&world.round(0), &answers);
+        let made = krum.aggregate(&world.round(0), &client_updates);
         let given: Vec<_> =
             made.coefficients.unwrap().into_iter().map(|(client, weight)| (client.idx(), weight)).collect();
         assert_eq!(given, [(0, 0.5), (1, 0.5)]);
         assert_eq!(krum.metrics()["krum_left_out"], 2.0);
-        krum.aggregate(&world.round(0), &answers[..2]);
+        krum.aggregate(&world.round(0), &client_updates[..2]);
         assert_eq!(krum.metrics()["krum_left_out"], 0.0, "of two, neither is left out");
     }
 

@@ -64,9 +64,9 @@ impl Aggregator for Mifa {
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.past.begin(round);
-        let answers = own(round, contributions);
+        let client_updates = own(round, contributions);
         // A learning rate that decayed to 0 leaves no information about the gradient.
-        for (one, _) in answers.iter().filter(|(one, _)| one.update.learning_rate > 0.0) {
+        for (one, _) in client_updates.iter().filter(|(one, _)| one.update.learning_rate > 0.0) {
             let learning_rate = f64::from(one.update.learning_rate);
             let per_rate: Vec<_> =
                 one.update.delta.model.iter().map(|by| (f64::from(*by) / learning_rate) as f32).collect();
@@ -82,7 +82,7 @@ impl Aggregator for Mifa {
         if !self.waited && (!self.wait || round.enrolled().into_iter().all(has_update)) {
             (self.waited, self.first_step) = (true, round.number + 1);
         }
-        let stays = answers.is_empty() && self.empty_rounds == EmptyRounds::Stay || waits;
+        let stays = client_updates.is_empty() && self.empty_rounds == EmptyRounds::Stay || waits;
         match stays {
             true => Aggregate::zero(round.global.model.len()),
             false => Aggregate {
@@ -140,14 +140,14 @@ mod tests {
         let mut mifa = aggregator(ENTRY, text).unwrap();
         let mut found = Vec::new();
         let mut world = World::of(rounds[0].0);
-        for (number, (n_clients, rate, answers)) in (0..).zip(rounds) {
+        for (number, (n_clients, rate, client_updates)) in (0..).zip(rounds) {
             while world.round(number).census.n_enrolled() < *n_clients {
                 world.join(world.round(number).census.n_enrolled(), number);
             }
-            let answers: Vec<_> =
-                answers.iter().map(|&(client, value)| contribution(client, value)).collect();
+            let client_updates: Vec<_> =
+                client_updates.iter().map(|&(client, value)| contribution(client, value)).collect();
             let round = Round { learning_rate: *rate, ..world.round(number) };
-            found.push(mifa.aggregate(&round, &answers).vector[0]);
+            found.push(mifa.aggregate(&round, &client_updates).vector[0]);
         }
         found
     }
@@ -172,8 +172,8 @@ mod tests {
         world.set_model(&[0.0, 0.0]);
         world.train_only(0..1);
         let mut mifa = aggregator(ENTRY, "precision = \"f16\"").unwrap();
-        let came = Contribution::own(&client_update_of(0, 0, &[1e-6, 50.0]));
-        let found = mifa.aggregate(&world.round(0), &[came]).vector;
+        let arrived = Contribution::own(&client_update_of(0, 0, &[1e-6, 50.0]));
+        let found = mifa.aggregate(&world.round(0), &[arrived]).vector;
         assert!((found[0] - 1e-6).abs() < 1e-9, "{found:?}");
     }
 
@@ -197,15 +197,16 @@ mod tests {
         let mut world = World::of(2);
         let mut mifa = aggregator(ENTRY, "wait = true").unwrap();
         let mut ticks = Vec::new();
-        for (number, answers) in (0..).zip([vec![0], vec![1], vec![], vec![2], vec![], vec![0, 1]]) {
+        for (number, client_updates) in (0..).zip([vec![0], vec![1], vec![], vec![2], vec![], vec![0, 1]]) {
             if number == 1 {
                 world.join(2, number);
             }
             let round = world.round(number);
-            let answers: Vec<_> = answers.into_iter().map(|client| contribution(client, 1.0)).collect();
+            let client_updates: Vec<_> =
+                client_updates.into_iter().map(|client| contribution(client, 1.0)).collect();
             ticks.push((
                 mifa.latest_schedule_position(&round),
-                mifa.aggregate(&round, &answers).vector[0] > 0.0,
+                mifa.aggregate(&round, &client_updates).vector[0] > 0.0,
             ));
         }
         assert_eq!(ticks, [(1, false), (1, false), (1, false), (1, false), (1, true), (2, true)]);

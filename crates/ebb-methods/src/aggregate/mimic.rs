@@ -50,13 +50,13 @@ impl Aggregator for Mimic {
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.corrections.begin(round);
-        let answers = own(round, contributions);
+        let client_updates = own(round, contributions);
         let mut sum = vec![0.0; round.global.model.len()];
-        for (one, part) in &answers {
+        for (one, part) in &client_updates {
             add(&mut sum, *part, &one.update.delta.model);
             add(&mut sum, *part, &self.corrections.of(one.client));
         }
-        for (one, _) in answers {
+        for (one, _) in client_updates {
             let off: Vec<_> = sum
                 .iter()
                 .zip(&one.update.delta.model)

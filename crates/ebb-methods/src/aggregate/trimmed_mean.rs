@@ -70,13 +70,13 @@ mod tests {
     #[test]
     fn the_given_fraction_is_trimmed_at_each_end() {
         let world = World::of(10);
-        let answers: Vec<_> =
+        let client_updates: Vec<_> =
             (0..10).map(|client| (client, if client == 9 { 1e6 } else { client as f32 })).collect();
         // Without 0 and the million: 1 to 8.
-        check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &answers, 4.5);
-        check_aggregate(&mut TrimmedMean { trim: 0.4 }, &world, &answers, 4.5);
+        check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &client_updates, 4.5);
+        check_aggregate(&mut TrimmedMean { trim: 0.4 }, &world, &client_updates, 4.5);
         // A tenth of nine, rounded down, is none.
-        check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &answers[..9], 4.0);
+        check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &client_updates[..9], 4.0);
         check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &[], 0.0);
     }
 

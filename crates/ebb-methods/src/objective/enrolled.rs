@@ -168,8 +168,10 @@ impl Objective for Enrolled {
         if self.departures.needs_losses() {
             self.falls.resize(round.census.len(), f64::NAN);
             // A single step does not show how far a loss falls.
-            for answer in report.responses.fresh.iter().filter(|answer| answer.update.steps.get() > 1) {
-                self.falls[answer.client.idx()] = f64::from(answer.update.loss_fall);
+            for client_update in
+                report.responses.fresh.iter().filter(|client_update| client_update.update.steps.get() > 1)
+            {
+                self.falls[client_update.client.idx()] = f64::from(client_update.update.loss_fall);
             }
         }
     }
@@ -406,9 +408,9 @@ mod tests {
         let mut held = Shares::default();
         shares(&mut objective, &mut held, 0, &census);
         census.enrol(client(2), 1, 4);
-        let mut play = |number, updates: &[f32], silent: bool| {
+        let mut play = |number, updates: &[f32], absent: bool| {
             shares(&mut objective, &mut held, number, &census);
-            let own = (0..).zip(updates).filter(|(idx, _)| !(silent && *idx == 2));
+            let own = (0..).zip(updates).filter(|(idx, _)| !(absent && *idx == 2));
             // Four steps at learning rate 0.1, so gradients are updates times 2.5.
             let contributions: Vec<_> = own.map(|(idx, &value)| partial(idx, value, 4, 5)).collect();
             let recounted = objective.reweight(&round(number, &census, &held), &contributions);

@@ -13,7 +13,7 @@ use super::arrivals::{BOOSTED, PLAIN};
 pub(super) struct Gradients<'c> {
     own: Vec<(ClientId, &'c [f32], f64)>,
     sum: Vec<f64>,
-    answered: f64,
+    responded: f64,
 }
 
 impl<'c> Gradients<'c> {
@@ -35,8 +35,8 @@ impl<'c> Gradients<'c> {
         let terms: Vec<_> =
             own.iter().map(|&(client, update, scale)| (update, scale * round.share(client))).collect();
         vectors::add_weighted(&mut sum, &terms, round.threads);
-        let answered = own.iter().map(|&(client, _, _)| round.share(client)).sum();
-        Gradients { own, sum, answered }
+        let responded = own.iter().map(|&(client, _, _)| round.share(client)).sum();
+        Gradients { own, sum, responded }
     }
 
     /// Whether a newcomer's updates should still be boosted; `None` without an update of its own, or of any
@@ -44,7 +44,7 @@ impl<'c> Gradients<'c> {
     pub(super) fn decide(&self, round: &Round<'_>, client: ClientId) -> Option<ClientDecision> {
         let &(_, update, scale) = self.own.iter().find(|(one, _, _)| *one == client)?;
         let share = round.share(client);
-        let others = self.answered - share;
+        let others = self.responded - share;
         if others <= 1e-12 {
             return None;
         }

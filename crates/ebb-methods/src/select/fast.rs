@@ -170,7 +170,8 @@ impl Selector for Fast {
             self.inner.observe(round, report);
         }
         if let Trigger::Adaptive(adaptive) = &mut self.trigger {
-            let reported = report.responses.fresh.iter().filter_map(|answer| answer.update.accuracy);
+            let reported =
+                report.responses.fresh.iter().filter_map(|client_update| client_update.update.accuracy);
             let reported: Vec<_> = reported.map(f64::from).collect();
             if !reported.is_empty() {
                 adaptive.learn(reported.iter().sum::<f64>() / reported.len() as f64);
@@ -392,20 +393,20 @@ mod tests {
     fn more_can_be_selected_than_needed_and_too_few_are_flagged() {
         let mut fast = selector(ENTRY, "cohort = 5\nprobability = 1.0\nover_selection = 1.3", 20).unwrap();
         // The numbers of clients, of selected ones and of updates, and whether these are too few.
-        let mut check = |n_clients, n_selected: usize, answered: usize, short: f64| {
+        let mut check = |n_clients, n_selected: usize, responded: usize, short: f64| {
             let world = World::of(n_clients);
             let round = world.round(0);
             let cohort = fast.select(&round, &Probes::new());
             assert_eq!((cohort.selected.len(), cohort.wait), (n_selected, Wait::FirstByPatience(5)));
-            let answer = |client| ClientUpdate {
+            let client_update = |client| ClientUpdate {
                 client,
                 inclusion_probability: None,
                 update: Arc::new(update(vec![0.0])),
             };
-            let fresh = cohort.clients().into_iter().take(answered).map(answer).collect();
+            let fresh = cohort.clients().into_iter().take(responded).map(client_update).collect();
             let responses = Responses { fresh, ..Responses::default() };
             fast.observe(&round, &Report { cohort: &cohort, responses: &responses, max_loss: f32::INFINITY });
-            assert_eq!(fast.metrics()["fast_short"], short, "{answered} of {n_selected}");
+            assert_eq!(fast.metrics()["fast_short"], short, "{responded} of {n_selected}");
         };
         check(20, 7, 5, 0.0);
         check(20, 7, 4, 1.0);
@@ -436,13 +437,13 @@ mod tests {
             for number in 0..5 {
                 let round = world.round(number);
                 let cohort = fast.select(&round, &Probes::new());
-                let answer = |client| ClientUpdate {
+                let client_update = |client| ClientUpdate {
                     client,
                     inclusion_probability: None,
                     update: Arc::new(update(vec![0.0])),
                 };
                 let responses = Responses {
-                    fresh: cohort.clients().into_iter().map(answer).collect(),
+                    fresh: cohort.clients().into_iter().map(client_update).collect(),
                     ..Responses::default()
                 };
                 if reports_accuracy {
@@ -468,13 +469,13 @@ mod tests {
         let tell = |fast: &mut dyn Selector, number, accuracy: [f32; 2]| {
             let round = world.round(number);
             let cohort = fast.select(&round, &Probes::new());
-            let answer = |(client, accuracy)| ClientUpdate {
+            let client_update = |(client, accuracy)| ClientUpdate {
                 client: ClientId::new(client),
                 inclusion_probability: None,
                 update: Arc::new(Update { accuracy: Some(accuracy), ..update(vec![0.0]) }),
             };
             let responses = Responses {
-                fresh: accuracy.into_iter().enumerate().map(answer).collect(),
+                fresh: accuracy.into_iter().enumerate().map(client_update).collect(),
                 ..Responses::default()
             };
             fast.observe(&round, &Report { cohort: &cohort, responses: &responses, max_loss: f32::INFINITY });

@@ -18,8 +18,8 @@ impl LastLosses {
     /// Stores the losses that a round's updates report.
     pub(super) fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
         self.losses.resize(round.census.len().max(self.losses.len()), f32::NAN);
-        for answer in &report.responses.fresh {
-            self.losses[answer.client.idx()] = report.loss(answer);
+        for client_update in &report.responses.fresh {
+            self.losses[client_update.client.idx()] = report.loss(client_update);
         }
     }
 

@@ -201,8 +201,8 @@ mod tests {
         let step = |&by: &f32| {
             world.set_model(&server.model().model);
             world.train_only(0..1);
-            let answered = if by == 0.0 { Vec::new() } else { vec![contribution(0, by)] };
-            server.update_model(&world.round(0), &answered, &[by, by]);
+            let responded = if by == 0.0 { Vec::new() } else { vec![contribution(0, by)] };
+            server.update_model(&world.round(0), &responded, &[by, by]);
             server.model().model[0]
         };
         moves.iter().map(step).collect()

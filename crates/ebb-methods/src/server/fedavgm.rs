@@ -120,8 +120,8 @@ mod tests {
         for (by, expected) in [(1.0, 2.0), (2.0, 7.0), (0.0, 7.0), (-1.0, 7.5)] {
             world.set_model(&server.model().model);
             world.train_only(0..1);
-            let answered = if by == 0.0 { Vec::new() } else { vec![contribution(0, by)] };
-            server.update_model(&world.round(0), &answered, &[by, by]);
+            let responded = if by == 0.0 { Vec::new() } else { vec![contribution(0, by)] };
+            server.update_model(&world.round(0), &responded, &[by, by]);
             assert_eq!(server.model().model[0], expected);
         }
         assert_eq!(server.model().model[1], 2.0, "running statistics move by the aggregate");

@@ -70,14 +70,14 @@ impl ServerRule for FedAwe {
     }
 
     fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], _aggregate: &[f32]) {
-        let answers = own(round, contributions);
-        if answers.is_empty() {
+        let client_updates = own(round, contributions);
+        if client_updates.is_empty() {
             return;
         }
         let n_params = round.global.model.len();
         let (mut models, mut mean_delta, mut once) =
             (vec![0.0; n_params], vec![0.0; n_params], vec![0.0; n_params]);
-        for (one, part) in &answers {
+        for (one, part) in &client_updates {
             let (start, missed) = self.own.of(round, one.client);
             add(&mut models, *part, &start.model);
             add(&mut mean_delta, part * f64::from(missed.get()), &one.update.delta.model);
@@ -92,7 +92,7 @@ impl ServerRule for FedAwe {
         for at in round.trained_ranges.iter().cloned().flatten() {
             moved[at] = (models[at] + factor * mean_delta[at]) as f32;
         }
-        self.own.give(round, answers.iter().map(|(one, _)| one.client), moved);
+        self.own.give(round, client_updates.iter().map(|(one, _)| one.client), moved);
     }
 
     fn model(&self) -> &Arc<Parcel> {
@@ -133,8 +133,8 @@ mod tests {
             world.set_model(&[10.0, 10.0]);
             world.train_only(0..1);
             // The first update arrives in round 3: four rounds, of 3 each in the trained parameters.
-            let answer = Contribution::own(&client_update_of(0, 3, &[-3.0, -1.0]));
-            server.update_model(&world.round(3), &[answer], &[0.0, 0.0]);
+            let client_update = Contribution::own(&client_update_of(0, 3, &[-3.0, -1.0]));
+            server.update_model(&world.round(3), &[client_update], &[0.0, 0.0]);
             assert_eq!(server.model().model, expected);
         }
     }

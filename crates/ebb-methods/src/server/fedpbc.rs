@@ -65,17 +65,17 @@ impl ServerRule for FedPbc {
     }
 
     fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], _aggregate: &[f32]) {
-        let answers = own(round, contributions);
-        if answers.is_empty() {
+        let client_updates = own(round, contributions);
+        if client_updates.is_empty() {
             return;
         }
         let mut sum = vec![0.0; round.global.model.len()];
-        for (one, part) in &answers {
+        for (one, part) in &client_updates {
             add(&mut sum, *part, &self.own.of(round, one.client).0.model);
             add(&mut sum, *part, &one.update.delta.model);
         }
         let mean = sum.iter().map(|value| *value as f32).collect();
-        self.own.give(round, answers.iter().map(|(one, _)| one.client), mean);
+        self.own.give(round, client_updates.iter().map(|(one, _)| one.client), mean);
     }
 
     fn model(&self) -> &Arc<Parcel> {

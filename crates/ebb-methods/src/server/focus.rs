@@ -149,9 +149,9 @@ mod tests {
                 vec![],
                 vec![change(0, 3.0), Contribution { source: None, ..change(1, 9.0) }],
             ];
-            for ((number, answers), expected) in (0..).zip(rounds).zip(expected) {
+            for ((number, client_updates), expected) in (0..).zip(rounds).zip(expected) {
                 world.set_model(&server.model().model);
-                server.update_model(&world.round(number), &answers, &[0.0]);
+                server.update_model(&world.round(number), &client_updates, &[0.0]);
                 assert!((server.model().model[0] - expected).abs() < 1e-5, "{:?}", server.model());
             }
         }
@@ -170,11 +170,14 @@ mod tests {
         let mut world = World::of(1);
         world.set_model(&[10.0, 10.0]);
         world.train_only(0..1);
-        let mut answer = Contribution::own(&client_update_of(0, 0, &[-3.0, -1.0]));
-        server.update_model(&world.round(0), std::slice::from_ref(&answer), &[-3.0, -1.0]);
+        let mut client_update = Contribution::own(&client_update_of(0, 0, &[-3.0, -1.0]));
+        server.update_model(&world.round(0), std::slice::from_ref(&client_update), &[-3.0, -1.0]);
         assert_eq!(server.model().model, [7.0, 9.0]);
-        Arc::make_mut(&mut answer.update).delta.side_vectors.insert(Cow::Borrowed(GRADIENT), vec![5.0, 5.0]);
-        server.update_model(&world.round(1), &[answer], &[-3.0, -1.0]);
+        Arc::make_mut(&mut client_update.update)
+            .delta
+            .side_vectors
+            .insert(Cow::Borrowed(GRADIENT), vec![5.0, 5.0]);
+        server.update_model(&world.round(1), &[client_update], &[-3.0, -1.0]);
         assert_eq!(server.model().model, [9.5, 9.0]);
     }
 }

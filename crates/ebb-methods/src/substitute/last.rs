@@ -68,25 +68,32 @@ impl Substitution for Last {
         if self.kind == Kind::Update {
             // A late update is newer than the one stored before its round. Of a late model only the
             // difference arrives.
-            for answer in responses.late.iter().filter(|answer| enrolled.get(answer.client.idx())) {
-                if self.of.get(&answer.client).is_none_or(|kept| kept.base_round < answer.update.base_round) {
-                    self.of.insert(answer.client, without_side(&answer.update));
+            for client_update in
+                responses.late.iter().filter(|client_update| enrolled.get(client_update.client.idx()))
+            {
+                if self
+                    .of
+                    .get(&client_update.client)
+                    .is_none_or(|kept| kept.base_round < client_update.update.base_round)
+                {
+                    self.of.insert(client_update.client, without_side(&client_update.update));
                 }
             }
         }
-        let silent = self.settings.cover.missing(round, responses);
+        let absent = self.settings.cover.missing(round, responses);
         let stand_ins =
-            silent.into_iter().filter_map(|client| Some(self.stand_in(round, client, self.of.get(&client)?)));
+            absent.into_iter().filter_map(|client| Some(self.stand_in(round, client, self.of.get(&client)?)));
         let stand_ins = stand_ins.collect();
-        for answer in &responses.fresh {
+        for client_update in &responses.fresh {
             let kept = match self.kind {
-                Kind::Update => without_side(&answer.update),
+                Kind::Update => without_side(&client_update.update),
                 Kind::Model => {
-                    let model = vectors::add_scaled(&round.global.model, 1.0, &answer.update.delta.model);
-                    Arc::new(with_model(&answer.update, model))
+                    let model =
+                        vectors::add_scaled(&round.global.model, 1.0, &client_update.update.delta.model);
+                    Arc::new(with_model(&client_update.update, model))
                 }
             };
-            self.of.insert(answer.client, kept);
+            self.of.insert(client_update.client, kept);
         }
         stand_ins
     }
@@ -158,8 +165,8 @@ mod tests {
     /// Plays rounds of updates (client, value) on a model that stays 0; returns the last round's stand-ins.
     fn play(last: &mut Last, world: &World, rounds: &[&[(usize, f32)]]) -> Vec<(usize, u32, f32)> {
         let mut stand_ins = Vec::new();
-        for (number, answers) in (0..).zip(rounds) {
-            stand_ins = last.stand_ins(&world.round(number), &responses(world, number, answers));
+        for (number, client_updates) in (0..).zip(rounds) {
+            stand_ins = last.stand_ins(&world.round(number), &responses(world, number, client_updates));
         }
         stand_ins.iter().map(|one| (one.client.idx(), one.age, one.update.delta.model[0])).collect()
     }

@@ -27,10 +27,10 @@ impl Substitution for Late {
     }
 
     fn stand_ins(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution> {
-        let late = responses.late.iter().filter(|answer| round.share(answer.client) > 0.0);
-        let late = late.map(|answer| Contribution {
-            age: round.number - answer.update.base_round,
-            ..Contribution::own(answer)
+        let late = responses.late.iter().filter(|client_update| round.share(client_update.client) > 0.0);
+        let late = late.map(|client_update| Contribution {
+            age: round.number - client_update.update.base_round,
+            ..Contribution::own(client_update)
         });
         late.filter(|one| self.most_age.is_none_or(|most| one.age <= most)).collect()
     }

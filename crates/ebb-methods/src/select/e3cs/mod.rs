@@ -273,12 +273,13 @@ impl Selector for E3cs {
     }
 
     fn observe(&mut self, _round: &Round<'_>, report: &Report<'_>) {
-        let mut answers = report.responses.fresh.iter().map(|answer| answer.client).peekable();
+        let mut client_updates =
+            report.responses.fresh.iter().map(|client_update| client_update.client).peekable();
         for &Selected { client, inclusion_probability } in &report.cohort.selected {
             // Both ascend by client.
-            while answers.next_if(|&other| other < client).is_some() {}
-            let answered = answers.peek() == Some(&client);
-            let probability = inclusion_probability.filter(|&probability| probability > 0.0 && answered);
+            while client_updates.next_if(|&other| other < client).is_some() {}
+            let responded = client_updates.peek() == Some(&client);
+            let probability = inclusion_probability.filter(|&probability| probability > 0.0 && responded);
             if let Some(probability) =
                 probability.filter(|_| self.overflow.binary_search(&client.idx()).is_err())
             {

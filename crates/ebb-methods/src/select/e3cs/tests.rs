@@ -47,10 +47,10 @@ fn probabilities(e3cs: &mut E3cs, count: usize, quota: f64) -> Vec<f64> {
 }
 
 /// Reports that these clients of the cohort returned updates.
-fn observe(e3cs: &mut E3cs, world: &World, cohort: &Cohort, answered: impl Fn(usize) -> bool) {
+fn observe(e3cs: &mut E3cs, world: &World, cohort: &Cohort, responded: impl Fn(usize) -> bool) {
     let mut cohort = cohort.clone();
     cohort.selected.sort_by_key(|pick| pick.client);
-    let fresh = cohort.selected.iter().filter(|pick| answered(pick.client.idx()));
+    let fresh = cohort.selected.iter().filter(|pick| responded(pick.client.idx()));
     let fresh = fresh.map(|pick| client_update(pick.client.idx(), 0, 0.0)).collect();
     let responses = Responses { fresh, ..Responses::default() };
     e3cs.observe(

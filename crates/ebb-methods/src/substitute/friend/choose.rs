@@ -17,19 +17,19 @@ pub(super) struct ChoiceLimits {
 /// first. `each_known` visits the pairs of an absent client, in any order. Pairs are served by descending
 /// similarity; ties go to the lowest absent client, then to the lowest active one.
 pub(super) fn choose(
-    n_silent: usize,
+    n_absent: usize,
     n_active: usize,
     terms: ChoiceLimits,
     each_known: impl Fn(usize, &mut dyn FnMut(usize, f64)),
 ) -> Vec<Vec<usize>> {
-    let mut chosen = vec![Vec::new(); n_silent];
+    let mut chosen = vec![Vec::new(); n_absent];
     let mut stands_in = vec![0; n_active];
-    let best = |silent: usize, chosen: &[usize], stands_in: &[usize]| {
+    let best = |absent: usize, chosen: &[usize], stands_in: &[usize]| {
         let mut best: Option<Candidate> = None;
-        each_known(silent, &mut |active, similarity| {
+        each_known(absent, &mut |active, similarity| {
             let held = Reverse(chosen.len());
             let offer =
-                Candidate { n_friends: held, similarity, silent: Reverse(silent), active: Reverse(active) };
+                Candidate { n_friends: held, similarity, absent: Reverse(absent), active: Reverse(active) };
             let better = best.as_ref().is_none_or(|best| offer > *best);
             if better && stands_in[active] < terms.max_stand_ins && !chosen.contains(&active) {
                 best = Some(offer);
@@ -38,15 +38,15 @@ pub(super) fn choose(
         best
     };
     let mut offers: BinaryHeap<_> =
-        (0..n_silent).filter_map(|silent| best(silent, &[], &stands_in)).collect();
+        (0..n_absent).filter_map(|absent| best(absent, &[], &stands_in)).collect();
     while let Some(offer) = offers.pop() {
-        let (silent, active) = (offer.silent.0, offer.active.0);
+        let (absent, active) = (offer.absent.0, offer.active.0);
         if stands_in[active] < terms.max_stand_ins {
             stands_in[active] += 1;
-            chosen[silent].push(active);
+            chosen[absent].push(active);
         }
-        if chosen[silent].len() < terms.friends {
-            offers.extend(best(silent, &chosen[silent], &stands_in));
+        if chosen[absent].len() < terms.friends {
+            offers.extend(best(absent, &chosen[absent], &stands_in));
         }
     }
     chosen
@@ -58,7 +58,7 @@ struct Candidate {
     /// The number of friends that the absent client already has.
     n_friends: Reverse<usize>,
     similarity: f64,
-    silent: Reverse<usize>,
+    absent: Reverse<usize>,
     active: Reverse<usize>,
 }
 
@@ -67,7 +67,7 @@ impl Ord for Candidate {
         self.n_friends
             .cmp(&other.n_friends)
             .then_with(|| self.similarity.total_cmp(&other.similarity))
-            .then_with(|| (self.silent, self.active).cmp(&(other.silent, other.active)))
+            .then_with(|| (self.absent, self.active).cmp(&(other.absent, other.active)))
     }
 }
 
@@ -93,8 +93,8 @@ mod tests {
     fn check(similarities: &[&[f64]], friends: usize, max_stand_ins: usize, expected: &[&[usize]]) {
         let n_active = similarities.first().map_or(0, |row| row.len());
         let found =
-            choose(similarities.len(), n_active, ChoiceLimits { friends, max_stand_ins }, |silent, show| {
-                let known = similarities[silent].iter().enumerate().filter(|(_, value)| **value >= 0.0);
+            choose(similarities.len(), n_active, ChoiceLimits { friends, max_stand_ins }, |absent, show| {
+                let known = similarities[absent].iter().enumerate().filter(|(_, value)| **value >= 0.0);
                 known.for_each(|(active, &value)| show(active, value));
             });
         assert_eq!(found, expected, "{similarities:?}");

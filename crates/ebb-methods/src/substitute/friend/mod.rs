@@ -182,8 +182,8 @@ impl Friend {
         if let Some(races) = &mut self.races {
             races.remove(&gone, &self.pairs);
         }
-        for answer in &responses.fresh {
-            let (slot, new) = self.pairs.admit(answer.client, round.number);
+        for client_update in &responses.fresh {
+            let (slot, new) = self.pairs.admit(client_update.client, round.number);
             if let Some(races) = self.races.as_mut().filter(|_| new) {
                 races.admit(slot, &self.pairs);
             }
@@ -192,13 +192,17 @@ impl Friend {
 
     /// Updates the similarities of this round's clients; returns the number of compared pairs.
     fn compare(&mut self, round: &Round<'_>, fresh: &[ClientUpdate]) -> usize {
-        let comparable = |answer: &&ClientUpdate| {
-            self.table.similarity == SimilarityMeasure::Cosine || answer.update.is_whole()
+        let comparable = |client_update: &&ClientUpdate| {
+            self.table.similarity == SimilarityMeasure::Cosine || client_update.update.is_whole()
         };
-        let slot = |answer: &ClientUpdate| {
-            self.pairs.slot(answer.client).expect("every client with an update has a slot")
+        let slot = |client_update: &ClientUpdate| {
+            self.pairs.slot(client_update.client).expect("every client with an update has a slot")
         };
-        let mut rows: Vec<_> = fresh.iter().filter(comparable).map(|answer| (slot(answer), answer)).collect();
+        let mut rows: Vec<_> = fresh
+            .iter()
+            .filter(comparable)
+            .map(|client_update| (slot(client_update), client_update))
+            .collect();
         let wanted = self.races.as_ref().map(|races| {
             // Clients that may be friends are adjacent, so that a tile of pairs is needed as a whole or not
             // at all.
@@ -213,7 +217,8 @@ impl Friend {
             wanted
         });
         let pairs = wanted.as_ref().map_or(Pairs::All, |wanted| Pairs::Listed(wanted));
-        let updates: Vec<_> = rows.iter().map(|(_, answer)| answer.update.delta.model.as_slice()).collect();
+        let updates: Vec<_> =
+            rows.iter().map(|(_, client_update)| client_update.update.delta.model.as_slice()).collect();
         let similarity = similarities(&self.table, round, &updates, pairs);
         let half_life = self.table.half_life.map(Positive::get);
         let mut n_pairs = 0;
@@ -236,8 +241,9 @@ impl Friend {
     /// The update of a friend, or of several, for an absent client.
     fn substitute(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution> {
         let fresh = &responses.fresh;
-        let silent = self.table.cover.missing(round, responses);
-        let slots: Vec<_> = fresh.iter().filter_map(|answer| self.pairs.slot(answer.client)).collect();
+        let absent = self.table.cover.missing(round, responses);
+        let slots: Vec<_> =
+            fresh.iter().filter_map(|client_update| self.pairs.slot(client_update.client)).collect();
         let places = positions_by_slot(slots.iter().copied(), self.pairs.n_slots());
         let similarity = |of: usize, active: usize| self.pairs.similarity(of, slots[active]);
         let rank = |of: usize, active: usize| Some(self.table.similarity.rank(&similarity(of, active)?));
@@ -251,8 +257,8 @@ impl Friend {
             friends: self.table.friends.get(),
             max_stand_ins: self.table.max_stand_ins.map_or(usize::MAX, |most| most.get() as usize),
         };
-        let chosen = choose(silent.len(), fresh.len(), terms, |at, show| {
-            let Some(of) = self.pairs.slot(silent[at]) else { return };
+        let chosen = choose(absent.len(), fresh.len(), terms, |at, show| {
+            let Some(of) = self.pairs.slot(absent[at]) else { return };
             let mut any = false;
             each_candidate(of, &mut |active, rank| {
                 any = true;
@@ -269,7 +275,7 @@ impl Friend {
         let mean = if chosen.iter().any(Vec::is_empty) { mean_of_fresh(round, responses) } else { None };
         let mut stand_ins = Vec::new();
         (self.last_round.by_friend, self.last_round.by_mean) = (0, 0);
-        for (&client, friends) in silent.iter().zip(&chosen) {
+        for (&client, friends) in absent.iter().zip(&chosen) {
             let similarities: Vec<_> = friends
                 .iter()
                 .map(|&active| {

@@ -78,10 +78,10 @@ fn the_example_of_four_clients() {
             [-0.25, 0.0],
         ),
     ];
-    for (number, (answers, means, friends, expected)) in (0..).zip(rounds) {
-        let answers =
-            answers.iter().map(|(client, delta)| client_update_of(*client, number, delta)).collect();
-        let responses = responses_of(&world, number, answers);
+    for (number, (client_updates, means, friends, expected)) in (0..).zip(rounds) {
+        let client_updates =
+            client_updates.iter().map(|(client, delta)| client_update_of(*client, number, delta)).collect();
+        let responses = responses_of(&world, number, client_updates);
         let stand_ins = friend.stand_ins(&world.round(number), &responses);
         let found: Vec<_> = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
             .map(|(one, other)| similarity_of(&friend, one, other).unwrap())
@@ -104,14 +104,14 @@ fn random_rounds(n_clients: usize, n_rounds: u32, dimension: usize, seed: u64) -
     let mut stream = Stream::of_run(seed, "rounds");
     (0..n_rounds)
         .map(|number| {
-            let mut answers = Vec::new();
+            let mut client_updates = Vec::new();
             for client in 0..n_clients {
                 if number == 0 || stream.bernoulli(0.5) {
                     let delta: Vec<_> = (0..dimension).map(|_| stream.normal() as f32).collect();
-                    answers.push(client_update_of(client, number, &delta));
+                    client_updates.push(client_update_of(client, number, &delta));
                 }
             }
-            answers
+            client_updates
         })
         .collect()
 }
@@ -123,8 +123,8 @@ fn play(
     rounds: &[Vec<ClientUpdate>],
     mut see: impl FnMut(&Friend, &Responses, &[Contribution], RoundNo),
 ) {
-    for (number, answers) in (0..).zip(rounds) {
-        let responses = responses_of(world, number, answers.clone());
+    for (number, client_updates) in (0..).zip(rounds) {
+        let responses = responses_of(world, number, client_updates.clone());
         let stand_ins = friend.stand_ins(&world.round(number), &responses);
         see(friend, &responses, &stand_ins, number);
     }
@@ -145,12 +145,12 @@ fn means_are_over_all_rounds_with_updates_of_both() {
     play(&mut friend, &world, &rounds, |_, _, _, _| {});
     for one in 0..n {
         for other in 0..one {
-            let of = |answers: &Vec<ClientUpdate>, idx| {
-                answers.iter().find(|one| one.client.idx() == idx).cloned()
+            let of = |client_updates: &Vec<ClientUpdate>, idx| {
+                client_updates.iter().find(|one| one.client.idx() == idx).cloned()
             };
             let seen: Vec<f64> = rounds
                 .iter()
-                .filter_map(|answers| Some((of(answers, one)?, of(answers, other)?)))
+                .filter_map(|client_updates| Some((of(client_updates, one)?, of(client_updates, other)?)))
                 .map(|(one, other)| 0.5 * (cosine(&one.update.delta.model, &other.update.delta.model) + 1.0))
                 .collect();
             let expected = seen.iter().sum::<f64>() / seen.len() as f64;
@@ -173,9 +173,9 @@ fn friends_have_updates_and_their_fractions_sum_to_1() {
         world.set_model(&vec![0.0; dimension]);
         let mut friend = friend(settings, n, 30);
         play(&mut friend, &world, &random_rounds(n, 30, dimension, 2), |_, returns, stand_ins, number| {
-            let answered = |client| returns.fresh.iter().any(|answer| answer.client == client);
+            let responded = |client| returns.fresh.iter().any(|client_update| client_update.client == client);
             assert!(
-                stand_ins.iter().all(|one| one.source.is_none_or(answered)),
+                stand_ins.iter().all(|one| one.source.is_none_or(responded)),
                 "{settings}, round {number}"
             );
             let n_fresh = returns.fresh.len();
@@ -188,17 +188,19 @@ fn friends_have_updates_and_their_fractions_sum_to_1() {
             if settings.is_empty() && n_fresh > 0 && stand_ins.iter().all(|one| one.source.is_some()) {
                 // Every client with an update counts a whole number of times among all clients.
                 let mut expected = vec![0.0; dimension];
-                for answer in &returns.fresh {
-                    let stands_in = stand_ins.iter().filter(|one| one.source == Some(answer.client)).count();
-                    for (sum, value) in expected.iter_mut().zip(&answer.update.delta.model) {
+                for client_update in &returns.fresh {
+                    let stands_in =
+                        stand_ins.iter().filter(|one| one.source == Some(client_update.client)).count();
+                    for (sum, value) in expected.iter_mut().zip(&client_update.update.delta.model) {
                         *sum += (1 + stands_in) as f64 / n as f64 * f64::from(*value);
                     }
                 }
                 assert!(near(&aggregate(&world, returns, stand_ins, number), &expected), "round {number}");
             }
             let most = if settings.contains("max_stand_ins") { 1 } else { n };
-            for answer in &returns.fresh {
-                let stands_in = stand_ins.iter().filter(|one| one.source == Some(answer.client)).count();
+            for client_update in &returns.fresh {
+                let stands_in =
+                    stand_ins.iter().filter(|one| one.source == Some(client_update.client)).count();
                 assert!(stands_in <= most, "{settings}, round {number}");
             }
         });
@@ -213,13 +215,13 @@ fn long_updates_are_no_better_friends_than_short_ones() {
     let rounds = random_rounds(n, 12, dimension, 3);
     let longer: Vec<Vec<ClientUpdate>> = (0..)
         .zip(&rounds)
-        .map(|(number, answers)| {
-            let scale = |answer: &ClientUpdate| {
-                let by = if answer.client.idx() == 3 { 37.0 } else { 1.0 };
-                let delta: Vec<_> = answer.update.delta.model.iter().map(|value| value * by).collect();
-                client_update_of(answer.client.idx(), number, &delta)
+        .map(|(number, client_updates)| {
+            let scale = |client_update: &ClientUpdate| {
+                let by = if client_update.client.idx() == 3 { 37.0 } else { 1.0 };
+                let delta: Vec<_> = client_update.update.delta.model.iter().map(|value| value * by).collect();
+                client_update_of(client_update.client.idx(), number, &delta)
             };
-            answers.iter().map(scale).collect()
+            client_updates.iter().map(scale).collect()
         })
         .collect();
     let (mut plain, mut scaled) = (friend("", n, 12), friend("", n, 12));
@@ -271,7 +273,7 @@ fn in_perfect_clusters_nothing_is_lost() {
     let mut world = World::of(6);
     world.set_model(&[0.0, 0.0, 0.0]);
     let delta = |client: usize| [[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 1.0, 3.0]][client / 2];
-    let answers = |number, clients: &[usize]| {
+    let client_updates = |number, clients: &[usize]| {
         responses_of(
             &world,
             number,
@@ -279,11 +281,11 @@ fn in_perfect_clusters_nothing_is_lost() {
         )
     };
     let mut friend = friend("", 6, 9);
-    let everybody = answers(0, &[0, 1, 2, 3, 4, 5]);
+    let everybody = client_updates(0, &[0, 1, 2, 3, 4, 5]);
     let stand_ins = friend.stand_ins(&world.round(0), &everybody);
     let whole = aggregate(&world, &everybody, &stand_ins, 0);
     // Two of the first cluster return updates, so their mean is not that of all.
-    let some = answers(1, &[0, 1, 3, 4]);
+    let some = client_updates(1, &[0, 1, 3, 4]);
     let stand_ins = friend.stand_ins(&world.round(1), &some);
     assert_eq!(aggregate(&world, &some, &stand_ins, 1), whole);
     let mean = mean_of_fresh(&world.round(1), &some).unwrap();
@@ -299,7 +301,7 @@ fn a_mimic_does_not_become_every_clients_friend() {
     world.set_model(&vec![0.0; dimension]);
     let mut rounds = random_rounds(n - 1, 1, dimension, 4);
     let mean: Vec<f32> = (0..dimension)
-        .map(|at| rounds[0].iter().map(|answer| answer.update.delta.model[at]).sum::<f32>())
+        .map(|at| rounds[0].iter().map(|client_update| client_update.update.delta.model[at]).sum::<f32>())
         .collect();
     rounds[0].push(client_update_of(n - 1, 0, &mean));
     let there: Vec<_> = [0, 1, 2, n - 1]
@@ -355,8 +357,9 @@ fn running_statistics_are_not_compared() {
     world.set_model(&[0.0, 0.0, 0.0]);
     world.train_only(0..2);
     let mut friend = friend("", 2, 9);
-    let answers = vec![client_update_of(0, 0, &[1.0, 0.0, 9.0]), client_update_of(1, 0, &[1.0, 0.0, -9.0])];
-    friend.stand_ins(&world.round(0), &responses_of(&world, 0, answers));
+    let client_updates =
+        vec![client_update_of(0, 0, &[1.0, 0.0, 9.0]), client_update_of(1, 0, &[1.0, 0.0, -9.0])];
+    friend.stand_ins(&world.round(0), &responses_of(&world, 0, client_updates));
     assert_eq!(similarity_of(&friend, 0, 1), Some(1.0));
 }
 
@@ -384,9 +387,9 @@ fn two_clusters(n_clients: usize, n_rounds: u32) -> (World, Vec<Vec<ClientUpdate
     let mut world = World::of(n_clients);
     world.set_model(&vec![0.0; dimension]);
     let mut rounds = random_rounds(n_clients, n_rounds, dimension, 6);
-    for answer in rounds.iter_mut().flatten() {
-        let towards = if answer.client.idx() < n_clients / 2 { 2.0 } else { -2.0 };
-        let update = std::sync::Arc::make_mut(&mut answer.update);
+    for client_update in rounds.iter_mut().flatten() {
+        let towards = if client_update.client.idx() < n_clients / 2 { 2.0 } else { -2.0 };
+        let update = std::sync::Arc::make_mut(&mut client_update.update);
         update.delta.model.iter_mut().for_each(|value| *value += towards);
     }
     (world, rounds)
@@ -410,9 +413,10 @@ fn in_a_race_candidates_only_drop_out_and_fewer_pairs_are_compared() {
         let candidates = races.mean_candidates(&friend.pairs);
         assert!(candidates <= before && candidates >= 1.0, "round {number}");
         before = candidates;
-        let answered: Vec<_> = returns.fresh.iter().map(|answer| answer.client.idx()).collect();
+        let responded: Vec<_> =
+            returns.fresh.iter().map(|client_update| client_update.client.idx()).collect();
         let in_halves = |from: usize, to: usize| {
-            let n = answered.iter().filter(|idx| (from..to).contains(*idx)).count();
+            let n = responded.iter().filter(|idx| (from..to).contains(*idx)).count();
             n * n.saturating_sub(1) / 2
         };
         if number + 1 == n_rounds {
@@ -433,8 +437,8 @@ fn in_a_race_a_client_without_an_active_candidate_gets_the_most_similar_one() {
     let mut friend = friend("races = { factor = 0.5 }", n, n_rounds);
     play(&mut friend, &world, &rounds, |_, _, _, _| {});
     // Only the second cluster returns updates.
-    let answers = (n / 2..n).map(|client| client_update_of(client, n_rounds, &[1.0; 50])).collect();
-    let found = friend.stand_ins(&world.round(n_rounds), &responses_of(&world, n_rounds, answers));
+    let client_updates = (n / 2..n).map(|client| client_update_of(client, n_rounds, &[1.0; 50])).collect();
+    let found = friend.stand_ins(&world.round(n_rounds), &responses_of(&world, n_rounds, client_updates));
     assert!(found.len() == n / 2 && found.iter().all(|one| one.source.is_some() && one.similarity.is_some()));
 }
 
@@ -445,9 +449,9 @@ fn sketches_find_the_same_friends_in_clusters() {
     let mut world = World::of(n);
     world.set_model(&vec![0.0; dimension]);
     let mut rounds = random_rounds(n, 15, dimension, 7);
-    for answer in rounds.iter_mut().flatten() {
-        let cluster = answer.client.idx() / 2;
-        let update = std::sync::Arc::make_mut(&mut answer.update);
+    for client_update in rounds.iter_mut().flatten() {
+        let cluster = client_update.client.idx() / 2;
+        let update = std::sync::Arc::make_mut(&mut client_update.update);
         update.delta.model[cluster * 600..(cluster + 1) * 600].iter_mut().for_each(|value| *value += 1.5);
     }
     let mut exact = friend("", n, 15);
@@ -456,8 +460,9 @@ fn sketches_find_the_same_friends_in_clusters() {
     play(&mut short, &world, &rounds, |_, _, stand_ins, number| {
         for one in stand_ins.iter().filter(|_| number > 6) {
             let source = one.source.unwrap().idx();
-            let mate_there =
-                rounds[number as usize].iter().any(|answer| answer.client.idx() == one.client.idx() ^ 1);
+            let mate_there = rounds[number as usize]
+                .iter()
+                .any(|client_update| client_update.client.idx() == one.client.idx() ^ 1);
             assert_eq!(source == one.client.idx() ^ 1, mate_there, "round {number}");
         }
     });
@@ -484,8 +489,9 @@ fn similarity_does_not_depend_on_norms_or_the_order_of_rounds() {
     for number in 0..24 {
         let sign = |together: bool| if together { 1.0 } else { -1.0 };
         let length = 0.1 + 0.37 * number as f32;
-        let answers = [(0, sign(number < 15) * length), (1, sign(number >= 9) * 0.3), (2, 0.7 / length)];
-        friend.stand_ins(&world.round(number), &responses(&world, number, &answers));
+        let client_updates =
+            [(0, sign(number < 15) * length), (1, sign(number >= 9) * 0.3), (2, 0.7 / length)];
+        friend.stand_ins(&world.round(number), &responses(&world, number, &client_updates));
     }
     assert!(
         similarity_of(&friend, 2, 0) < similarity_of(&friend, 2, 1),
@@ -555,12 +561,12 @@ fn an_update_of_huge_numbers_is_no_perfect_friend() {
         let mut friend = friend(settings, 3, 9);
         let mut stream = Stream::of_run(8, "huge");
         let mut delta = |by: f32| -> Vec<f32> { (0..64).map(|_| by * stream.normal() as f32).collect() };
-        let answers = vec![
+        let client_updates = vec![
             client_update_of(0, 0, &delta(1.0)),
             client_update_of(1, 0, &delta(5e37)),
             client_update_of(2, 0, &delta(1.0)),
         ];
-        friend.stand_ins(&world.round(0), &responses_of(&world, 0, answers));
+        friend.stand_ins(&world.round(0), &responses_of(&world, 0, client_updates));
         let found = similarity_of(&friend, 0, 1);
         assert!(found.is_none_or(|value| value.is_finite() && value < 0.9), "{settings}: {found:?}");
         assert!(similarity_of(&friend, 0, 2).is_some(), "{settings}: the others are still compared");
