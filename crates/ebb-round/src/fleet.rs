@@ -145,8 +145,8 @@ pub struct Score {
     pub loss: f64,
     /// Accuracy on the test data, where it has labels.
     pub accuracy: Option<f64>,
-    /// The accuracy over clients, each on its own test data. An oracle: no server can evaluate at clients
-    /// that are down.
+    /// The distribution of the score over clients, each on its own test data. An oracle: no server can
+    /// evaluate at clients that are down.
     pub oracle_clients: Option<Spread>,
     /// The scores on the test data of named sets of clients, also an oracle.
     pub oracle_sets: Vec<(String, SetScore)>,

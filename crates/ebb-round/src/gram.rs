@@ -1,8 +1,8 @@
 //! Inner products of many vectors with each other, at the speed of a matrix product.
 //!
 //! Coordinates are taken in chunks. Within a chunk sixteen lanes add fused products in f32, lane by lane; the
-//! lanes and then the chunks are added in f64, in a fixed order. Every path does just this, so the bits depend
-//! neither on the machine nor on the number of threads nor on the other requested pairs.
+//! lanes and then the chunks are added in f64, in a fixed order. Every path does just this, so the bits
+//! depend neither on the machine nor on the number of threads nor on the other requested pairs.
 #![allow(unsafe_code, reason = "calls of functions compiled for a vector unit that was found at run time")]
 
 use std::ops::Range;

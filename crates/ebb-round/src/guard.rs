@@ -53,8 +53,8 @@ impl fmt::Display for Void {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Void::NotFinite => "the step is not finite",
-            Void::StepTooLong => "the step is many times longer than usual",
-            Void::AccuracyFell => "the accuracy fell off a cliff",
+            Void::StepTooLong => "the step is many times longer than recent ones",
+            Void::AccuracyFell => "the accuracy collapsed",
         })
     }
 }
@@ -86,10 +86,10 @@ impl Guard {
             && self.limits.is_some_and(|limits| limits.median_multiple.is_some())
     }
 
-    /// Why a step of this norm voids the round, if it does. `update_norms` are the norms of the round's updates,
-    /// the reference as long as few steps are known. Where they are too few to outvote a single attacker, the
-    /// model's norm is. A step no longer than the model voids nothing, because steps grow many times longer
-    /// when clients return after a long absence.
+    /// Why a step of this norm voids the round, if it does. `update_norms` are the norms of the round's
+    /// updates, the reference as long as few steps are known. Where they are too few to outvote a single
+    /// attacker, the model's norm is. A step no longer than the model voids nothing, because steps grow many
+    /// times longer when clients return after a long absence.
     pub(crate) fn check_step(
         &mut self,
         step_norm: f64,

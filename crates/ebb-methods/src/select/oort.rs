@@ -3,8 +3,8 @@
 //! Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection" (OSDI 2021).
 //!
 //! Implemented: decaying exploration, clipped utilities, and a bonus for clients without a recent update.
-//! Clients above the cut-off are drawn in proportion to their scores. A blacklist leaves out clients that were
-//! selected often.
+//! Clients above the cut-off are drawn in proportion to their scores. A blacklist leaves out clients that
+//! were selected often.
 //!
 //! Different from the paper:
 //! - The paper's utility is `samples * sqrt(mean of squared losses)`. Clients report their mean loss, so it
@@ -36,7 +36,7 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
 exploration = 0.9          # fraction of the cohort without any update, in the first round
 exploration_decay = 0.98   # its factor each round
 exploration_min = 0.2      # its minimum
-cutoff = 0.95              # fraction of the score of rank `cohort` above which clients are drawn
+cutoff = 0.95              # clients are drawn above this fraction of the lowest score that would suffice
 clip = 0.95                # utilities above this quantile count as the quantile
 blacklist = 10             # clients that were selected more often than this are left out,
 blacklist_share = 0.3      # but at most this fraction of the enrolled; 0: none

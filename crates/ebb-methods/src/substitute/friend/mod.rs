@@ -330,7 +330,7 @@ impl SimilarityMeasure {
         let weights: Vec<f64> = match self {
             SimilarityMeasure::Cosine => values.collect(),
             SimilarityMeasure::Distance => {
-                // The nearest friend has the largest fraction; friends at distance 0 share all of it.
+                // The nearest friend has the largest fraction. Friends at distance 0 share the whole weight.
                 let nearest = values.clone().fold(f64::NEG_INFINITY, f64::max);
                 values.map(|value| if value == nearest { 1.0 } else { nearest / value }).collect()
             }
