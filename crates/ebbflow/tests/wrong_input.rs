@@ -45,8 +45,8 @@ fn misspelt_key() {
     refused(
         SMALL,
         &["local.epoch=3"],
-        "--set local.epoch=3: unknown key; did you mean \"epochs\"? keys of kind \"sgd\": rate, schedule, \
-         step_every, step_factor, slowness, steps, epochs, batch, momentum, nesterov, optimiser, beta1, beta2, epsilon, \
+        "--set local.epoch=3: unknown key; did you mean \"epochs\"? keys of kind \"sgd\": learning_rate, schedule, \
+         step_every, step_factor, slowness, steps, epochs, batch_size, momentum, nesterov, optimiser, beta1, beta2, epsilon, \
          weight_decay, max_grad_norm",
     );
     refused(
@@ -59,7 +59,7 @@ fn misspelt_key() {
         &SMALL.replace("[world]", "[wrold]"),
         &[],
         "DIR/a.toml:15:2: wrold: unknown key; did you mean \"world\"? known keys: recipe, run, data, model, world, \
-         evaluate, stop, clip, guard, serve, swarm, objective, select, local, substitute, aggregate, server",
+         evaluate, stop, clip, guard, serve, chaos, objective, select, local, substitute, aggregate, server",
     );
 }
 
@@ -244,7 +244,7 @@ fn values_of_the_wrong_kind() {
         SMALL,
         &["agregate.kind=mean"],
         "--set agregate.kind=mean: agregate: unknown key; did you mean \"aggregate\"? known keys: recipe, run, data, \
-         model, world, evaluate, stop, clip, guard, serve, swarm, objective, select, local, substitute, aggregate, server",
+         model, world, evaluate, stop, clip, guard, serve, chaos, objective, select, local, substitute, aggregate, server",
     );
     refused(
         "recipe = \"fast\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n[local]\nrate = 0.1\nsteps = 1\n",

@@ -1,7 +1,7 @@
 //! Dependent rounding: probabilities are rounded to 0 and 1 in pairs (Gandhi et al. 2006, used by Exp3.M).
 //! One of a pair gives to the other until either is whole, and the other one meets the next client. The
-//! number of draws is the sum of the probabilities, each client has its inclusion probability, and draws are
-//! negatively correlated.
+//! number of draws is the sum of the probabilities, each client has its inclusion probability, and no draw
+//! makes another more likely.
 //!
 //! Clients meet in the order of their numbers. The outcome can then be drawn without going through all of
 //! them (Chauvet 2012): each unit of the line of probabilities yields one client. A client across the end of
