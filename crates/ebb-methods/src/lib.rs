@@ -1,7 +1,7 @@
 //! Published methods for unreliable clients, one file each, in one folder per question of the round.
 //!
-//! A method is a file with an `ENTRY` and one line in [`Registry::standard`]; a published name is a
-//! combination of methods, a line in [`mod@recipes`]. Methods do no I/O and read no clock.
+//! A method is a file with an `ENTRY` and one line in [`Registry::standard`]. A recipe, a published name, is
+//! a combination of methods in [`mod@recipes`]. Methods do no I/O and read no clock.
 
 #![forbid(unsafe_code)]
 

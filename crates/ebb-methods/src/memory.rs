@@ -1,4 +1,4 @@
-//! What clients sent last, one vector each: in single or half precision, beyond a limit on a shelf that is lent.
+//! A store of one vector a client, in single or half precision; beyond a memory limit it uses a spill store.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,14 +8,14 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use serde::{Deserialize, Serialize};
 
-/// How vectors are kept.
+/// The precision in which vectors are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Precision {
-    /// As they came.
+    /// As received.
     #[default]
     F32,
-    /// In half the space: to eleven bits, and to a millionth of the vector's largest number.
+    /// Half the space: eleven bits, and resolution down to a millionth of the vector's largest value.
     F16,
 }
 
@@ -32,7 +32,7 @@ impl Precision {
 #[derive(Debug, Default)]
 pub(crate) struct VectorStore {
     precision: Precision,
-    /// Megabytes that may stay in memory.
+    /// The memory limit in megabytes.
     limit_mb: Option<u64>,
     vectors: BTreeMap<ClientId, Stored>,
     memory_bytes: u64,
@@ -42,21 +42,21 @@ pub(crate) struct VectorStore {
 #[derive(Debug)]
 enum Stored {
     InMemory(Vec<u8>),
-    /// At this place of the file, so long.
+    /// The offset in the spill store, and the length in bytes.
     Spilled(u64, usize),
 }
 
-/// A shelf, and what of it is taken.
+/// A spill store, and its used space.
 #[derive(Debug)]
 struct Spill {
     store: Box<dyn SpillStore>,
     end: u64,
-    /// Places that nobody needs any more, all of one length.
+    /// Free offsets; all stored vectors have one length.
     free_offsets: Vec<u64>,
 }
 
 impl Spill {
-    /// Where it was put; `None` if the shelf does not take it.
+    /// The offset at which the bytes were written; `None` if the store refuses them.
     fn put(&mut self, bytes: &[u8], at: Option<u64>) -> Option<u64> {
         let at = at.or_else(|| self.free_offsets.pop()).unwrap_or(self.end);
         let taken = self.store.put(at, bytes);
@@ -70,14 +70,14 @@ impl Spill {
 }
 
 impl VectorStore {
-    /// Nothing yet.
+    /// An empty store.
     pub(crate) fn new(precision: Precision, limit_mb: Option<u64>) -> VectorStore {
         VectorStore { precision, limit_mb, ..VectorStore::default() }
     }
 
-    /// Takes a shelf, and puts there what is beyond the limit already.
+    /// Sets the spill store, and moves what exceeds the limit to it.
     pub(crate) fn set_spill_store(&mut self, store: Box<dyn SpillStore>) {
-        // What lies on another shelf comes with it.
+        // Vectors in another spill store are moved to the new one.
         for client in self.clients() {
             if let Some(Stored::Spilled(..)) = self.vectors.get(&client) {
                 self.unspill(client);
@@ -95,12 +95,12 @@ impl VectorStore {
         }
     }
 
-    /// What a client sent last, as it was kept.
+    /// The stored vector of a client, as it was rounded.
     pub(crate) fn get(&self, client: ClientId) -> Option<Vec<f32>> {
         self.vectors.get(&client).map(|kept| self.decode(&self.bytes(kept)))
     }
 
-    /// Whether anything is kept of a client.
+    /// Whether a vector of the client is stored.
     pub(crate) fn contains(&self, client: ClientId) -> bool {
         self.vectors.contains_key(&client)
     }
@@ -109,7 +109,7 @@ impl VectorStore {
         match kept {
             Stored::InMemory(bytes) => Cow::Borrowed(bytes),
             Stored::Spilled(at, len) => {
-                let spill = self.spill.as_ref().expect("what is there is on a shelf");
+                let spill = self.spill.as_ref().expect("spilled vectors have a spill store");
                 let mut bytes = vec![0; *len];
                 spill.store.get(*at, &mut bytes);
                 Cow::Owned(bytes)
@@ -117,7 +117,7 @@ impl VectorStore {
         }
     }
 
-    /// Keeps a vector instead of the last.
+    /// Stores a vector in place of the last one.
     pub(crate) fn put(&mut self, client: ClientId, vector: &[f32]) {
         self.put_bytes(client, self.encode(vector));
     }
@@ -145,12 +145,12 @@ impl VectorStore {
         self.vectors.insert(client, Stored::InMemory(bytes));
     }
 
-    /// Whether so many bytes more stay within the limit.
+    /// Whether this number of additional bytes stays within the limit.
     fn fits(&self, n_bytes: u64) -> bool {
         self.limit_mb.is_none_or(|limit| self.memory_bytes + n_bytes <= limit.saturating_mul(1 << 20))
     }
 
-    /// Forgets everybody who is not among these.
+    /// Drops the vectors of all other clients.
     pub(crate) fn keep_only(&mut self, members: &Bits) {
         let gone: Vec<_> = self.vectors.keys().filter(|client| !members.get(client.idx())).copied().collect();
         for client in gone {
@@ -162,7 +162,7 @@ impl VectorStore {
                 None => {}
             }
         }
-        // As much as fits is in memory, whoever came and went: a run that is resumed must not differ.
+        // As much as fits is in memory, whatever the history: a resumed run must not differ.
         for client in self.clients() {
             match self.vectors.get(&client) {
                 Some(Stored::Spilled(_, len)) if self.fits(*len as u64) => self.unspill(client),
@@ -171,7 +171,7 @@ impl VectorStore {
         }
     }
 
-    /// Takes what lies on the shelf into memory.
+    /// Moves a vector from the spill store into memory.
     fn unspill(&mut self, client: ClientId) {
         let Some(kept) = self.vectors.get(&client) else { return };
         let bytes = self.bytes(kept).into_owned();
@@ -182,12 +182,12 @@ impl VectorStore {
         self.vectors.insert(client, Stored::InMemory(bytes));
     }
 
-    /// Whose vectors are kept, ascending.
+    /// The clients with a stored vector, ascending.
     pub(crate) fn clients(&self) -> Vec<ClientId> {
         self.vectors.keys().copied().collect()
     }
 
-    /// Bytes in memory and on the shelf, for the record.
+    /// Bytes in memory and in the spill store, for the record.
     pub(crate) fn metrics(&self) -> Metrics {
         let spilled = self.vectors.values().filter_map(|kept| match kept {
             Stored::Spilled(_, len) => Some(*len as u64),
@@ -201,7 +201,7 @@ impl VectorStore {
         match self.precision {
             Precision::F32 => vector.iter().flat_map(|value| value.to_le_bytes()).collect(),
             Precision::F16 => {
-                // Beside the largest, for updates may be too small for halves.
+                // Values are stored relative to the largest one, because updates may be too small for f16.
                 let largest = vector.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
                 let scale = if largest > 0.0 { largest } else { 1.0 };
                 let fitting: Vec<_> = vector.iter().map(|value| value / scale).collect();
@@ -242,7 +242,7 @@ impl State for VectorStore {
             let client = ClientId::new(from.u32("client")? as usize);
             let bytes = from.bytes("vector")?.to_vec();
             if !(bytes.len() as u64).is_multiple_of(self.precision.bytes()) {
-                return Err(from.error("vector", "is cut off"));
+                return Err(from.error("vector", "is incomplete"));
             }
             self.put_bytes(client, bytes);
         }
@@ -258,7 +258,7 @@ mod tests {
         ClientId::new(idx)
     }
 
-    /// A shelf that takes so much and no more.
+    /// A spill store in memory, with a capacity.
     #[derive(Debug)]
     struct HeapStore {
         bytes: Vec<u8>,
@@ -287,7 +287,7 @@ mod tests {
         }
     }
 
-    /// Ten clients with a quarter of a megabyte each, of which one fits.
+    /// Ten clients with 768 KiB each, of which one fits.
     fn filled(precision: Precision) -> VectorStore {
         let mut memory = VectorStore::new(precision, Some(1));
         memory.set_spill_store(Box::new(HeapStore::default()));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_on_the_spill_store_and_reads_the_same() {
+    fn vectors_beyond_the_limit_are_spilled_and_read_the_same() {
         for precision in [Precision::F32, Precision::F16] {
             let mut memory = filled(precision);
             let metrics = memory.metrics();
@@ -309,7 +309,7 @@ mod tests {
                 let vector = memory.get(client(idx)).unwrap();
                 assert!(vector.iter().all(|value| *value == idx as f32 + 0.5));
             }
-            // Put again, it takes the same place; whoever is gone leaves its own to the next.
+            // A new vector reuses the client's offset, and departed clients' offsets are reused.
             let len = memory.get(client(3)).unwrap().len();
             memory.put(client(3), &vec![-1.0; len]);
             let mut members = Bits::new(12);
@@ -342,14 +342,14 @@ mod tests {
     }
 
     #[test]
-    fn space_that_somebody_left_is_filled_again() {
+    fn freed_space_is_reused() {
         let mut memory = filled(Precision::F32);
         let mut members = Bits::new(12);
         (1..10).for_each(|idx| members.set(idx, true));
         memory.keep_only(&members);
         assert_eq!(memory.metrics()["memory_bytes"], 786_432.0);
         assert_eq!(memory.metrics()["memory_shelf_bytes"], 8.0 * 786_432.0);
-        // Another shelf loses nothing either.
+        // Changing the spill store loses nothing.
         memory.set_spill_store(Box::new(HeapStore::default()));
         assert_eq!(memory.metrics()["memory_shelf_bytes"], 8.0 * 786_432.0);
         for idx in 1..10 {
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spill_store_that_comes_later_takes_what_is_beyond_the_limit() {
+    fn a_spill_store_that_is_set_later_receives_what_exceeds_the_limit() {
         let mut memory = VectorStore::new(Precision::F32, Some(1));
         (0..4).for_each(|idx| memory.put(client(idx), &vec![idx as f32; 1 << 17]));
         assert_eq!(memory.metrics()["memory_bytes"], f64::from(2 << 20));
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_loads_again_wherever_it_was() {
+    fn saved_vectors_load_again_from_memory_and_spill_store() {
         let memory = filled(Precision::F16);
         let mut saver = Saver::new();
         memory.save(&mut saver);

@@ -1,23 +1,23 @@
-//! What is known of the methods that no recipe is named after: the paper, what they assume, keep and cost.
+//! Method cards: paper, assumptions, state, costs and defaults of the methods that no recipe is named after.
 //!
-//! Of a method that a recipe is named after the recipe says it.
+//! A recipe with the name of a method is that method's card.
 
-/// What is known of a method by itself.
+/// The card of a single method.
 #[derive(Clone, Copy, Debug)]
 pub struct MethodCard {
-    /// The table in which it is named.
+    /// The settings table in which it is chosen.
     pub table: &'static str,
-    /// Its name.
+    /// Its name, as written after `kind =`.
     pub name: &'static str,
-    /// Who published it, and where.
+    /// Authors, year and title of the paper.
     pub paper: &'static str,
-    /// What it assumes about who takes part.
+    /// What it assumes about participation.
     pub assumes: &'static str,
-    /// What is kept for each client between rounds.
+    /// The state that is kept for each client between rounds, and where.
     pub keeps: &'static str,
-    /// What it costs in a round.
+    /// Communication, memory and time of a round.
     pub costs: &'static str,
-    /// What the authors took, or that it is not known here.
+    /// The authors' hyperparameters, or that they are not known here.
     pub defaults: &'static str,
 }
 
@@ -35,10 +35,10 @@ pub const STANDARD: &[MethodCard] = &[
         table: "objective",
         name: "enrolled",
         paper: FEDAVG,
-        assumes: "nothing: whoever is enrolled counts, heard or not",
+        assumes: "nothing: every enrolled client counts, whether or not it has ever returned an update",
         keeps: "at the server: its share",
         costs: NOTHING,
-        defaults: "by samples; equally in FL-FDMS",
+        defaults: "shares by samples; equal shares in FL-FDMS",
     },
     MethodCard {
         table: "objective.arrivals",
@@ -52,17 +52,17 @@ pub const STANDARD: &[MethodCard] = &[
     MethodCard {
         table: "objective.arrivals",
         name: "auto",
-        paper: "after Ruan et al. 2021, who say when the extra step helps; measuring it is of this program",
-        assumes: "answers whose updates tell gradients: no Adam, no SCAFFOLD",
-        keeps: "for newcomers, at the server: when they came, and whether it still helps",
+        paper: "after Ruan et al. 2021, who prove when the extra step helps; estimating it is this program's addition",
+        assumes: "updates from which gradients can be estimated: no Adam, no SCAFFOLD",
+        keeps: "for newcomers, at the server: the round of their arrival, and whether the boost still helps",
         costs: "all updates of a round are held",
-        defaults: "a boost from 3 to 1 by the order of 1/j^2",
+        defaults: "a boost from 3 to 1 of order 1/j^2",
     },
     MethodCard {
         table: "objective.departures",
         name: "drop",
         paper: FLEX,
-        assumes: "nothing; whoever comes back counts again",
+        assumes: "nothing; a client that returns counts again",
         keeps: NOTHING,
         costs: NOTHING,
         defaults: NONE_OF_ITS_OWN,
@@ -71,7 +71,7 @@ pub const STANDARD: &[MethodCard] = &[
         table: "objective.departures",
         name: "keep",
         paper: FLEX,
-        assumes: "nothing; nobody answers for those who left, so that the model drifts away from them",
+        assumes: "nothing; no updates represent departed clients, so the model drifts away from their data",
         keeps: "for leavers, at the server: their shares",
         costs: NOTHING,
         defaults: NONE_OF_ITS_OWN,
@@ -80,7 +80,7 @@ pub const STANDARD: &[MethodCard] = &[
         table: "objective.departures",
         name: "min-bound",
         paper: FLEX,
-        assumes: "that those who leave do so for good, and the length of the run and the constants of the theory are known",
+        assumes: "that departures are permanent, and the number of rounds and the constants of the theory are known",
         keeps: NOTHING,
         costs: NOTHING,
         defaults: "not known here: the constants are those of a proof",
@@ -89,7 +89,7 @@ pub const STANDARD: &[MethodCard] = &[
         table: "objective.departures",
         name: "crossing",
         paper: FLEX,
-        assumes: "that those who leave do so for good, and the length of the run and the constants of the theory are known",
+        assumes: "that departures are permanent, and the number of rounds and the constants of the theory are known",
         keeps: NOTHING,
         costs: NOTHING,
         defaults: "not known here: the constants are those of a proof",
@@ -98,36 +98,36 @@ pub const STANDARD: &[MethodCard] = &[
         table: "objective.departures",
         name: "estimate",
         paper: FLEX,
-        assumes: "that those who leave do so for good, and the length of the run is known",
+        assumes: "that departures are permanent, and the number of rounds is known",
         keeps: "at the server: its last losses",
         costs: NOTHING,
-        defaults: "only the order of the rule is printed, without its constant; here: c = 1",
+        defaults: "the paper gives only the order of the rule, without its constant; here: c = 1",
     },
     MethodCard {
         table: "select",
         name: "everyone",
         paper: "folklore",
-        assumes: "nothing; with wait = \"everyone\" that everybody comes in the end, within the run's patience",
+        assumes: "nothing; with wait = \"everyone\" that every client returns its update within the run's patience",
         keeps: NOTHING,
-        costs: "one model down for everybody, one up for each answer; with wait = \"everyone\" the time of the slowest",
+        costs: "one model down for each client, one up for each update; with wait = \"everyone\" the time of the slowest",
         defaults: NONE_OF_ITS_OWN,
     },
     MethodCard {
         table: "select",
         name: "uniform",
         paper: FEDAVG,
-        assumes: "nothing; with among = \"up\" the chances it tells are those of who is up, and know nothing of absence",
+        assumes: "nothing; with among = \"up\" its inclusion probabilities are given availability, and ignore absence",
         keeps: NOTHING,
-        costs: "one model down for each asked, one up for each answer",
+        costs: "one model down for each selected client, one up for each update",
         defaults: "a tenth of the clients (C = 0.1)",
     },
     MethodCard {
         table: "select",
         name: "oldest-first",
         paper: "Yan et al. 2020 (FedLaAvg), Distributed Non-Convex Optimization with Sublinear Speedup under Intermittent Client Availability",
-        assumes: "that nobody is away for too long",
-        keeps: "at the server: when it was last heard",
-        costs: "one model down for each asked, one up for each answer; O(clients) to select",
+        assumes: "that no client is absent for too long",
+        keeps: "at the server: the round of its last update",
+        costs: "one model down for each selected client, one up for each update; O(clients) to select",
         defaults: "a tenth of 1,000 clients",
     },
     MethodCard {
@@ -135,9 +135,9 @@ pub const STANDARD: &[MethodCard] = &[
         name: "sgd",
         paper: FEDAVG,
         assumes: NOTHING,
-        keeps: "nothing: momentum and Adam's sums begin anew in every round",
-        costs: "the steps asked for",
-        defaults: "1 to 20 epochs (E), batch 10 to all that a client holds (B), no momentum",
+        keeps: "nothing: momentum and Adam's moments restart in every round",
+        costs: "the requested steps",
+        defaults: "1 to 20 epochs (E), batch 10 to all samples of a client (B), no momentum",
     },
     MethodCard {
         table: "substitute",
@@ -152,16 +152,16 @@ pub const STANDARD: &[MethodCard] = &[
         table: "substitute",
         name: "friend",
         paper: FRIENDS,
-        assumes: "that every client has a friend with alike data who is there when it is not",
-        keeps: "at the server: how alike it is to each other client",
-        costs: "all updates of a round are held, and inner products of all pairs that answered are taken",
-        defaults: "cosine, one friend, who stands in for any number; races with beta 0.5, delta 0.01, p 0.01",
+        assumes: "that every client has a friend with similar data that is available when it is not",
+        keeps: "at the server: its similarity to each other client",
+        costs: "all updates of a round are held, and the inner product of each pair is taken",
+        defaults: "cosine, one friend, which stands in for any number of clients; races with beta 0.5, delta 0.01, p 0.01",
     },
     MethodCard {
         table: "substitute",
         name: "last-update",
         paper: "\"Stale\" in the text of FL-FDMS (Wang and Xu 2023)",
-        assumes: "that an old update still says something",
+        assumes: "that an old update is still informative",
         keeps: "at the server: its last update",
         costs: "memory of clients x model",
         defaults: NONE_OF_ITS_OWN,
@@ -169,8 +169,8 @@ pub const STANDARD: &[MethodCard] = &[
     MethodCard {
         table: "substitute",
         name: "last-model",
-        paper: "\"Stale\" in the figures of FL-FDMS (Wang and Xu 2023)",
-        assumes: "that an old model still says something",
+        paper: "\"Stale\" in the plots of FL-FDMS (Wang and Xu 2023)",
+        assumes: "that an old model is still informative",
         keeps: "at the server: its last model",
         costs: "memory of clients x model",
         defaults: NONE_OF_ITS_OWN,
@@ -179,27 +179,27 @@ pub const STANDARD: &[MethodCard] = &[
         table: "substitute",
         name: "late",
         paper: "as in Yang et al. 2022 (anarchic) and Nguyen et al. 2022 (FedBuff)",
-        assumes: "answers that come late and are not thrown away: world.after_deadline = \"late\", or serve.after_deadline",
+        assumes: "that late updates are kept: world.after_deadline = \"late\", or serve.after_deadline",
         keeps: NOTHING,
-        costs: "nothing beyond the answers",
+        costs: "nothing in addition to the updates",
         defaults: UNKNOWN,
     },
     MethodCard {
         table: "aggregate",
         name: "mean",
         paper: FEDAVG,
-        assumes: "nothing; whoever is silent more often counts for less",
+        assumes: "nothing; clients that are absent more often count for less",
         keeps: NOTHING,
-        costs: "one sum of the model's size",
+        costs: "one vector of the model's size",
         defaults: NONE_OF_ITS_OWN,
     },
     MethodCard {
         table: "aggregate",
         name: "share",
         paper: "as in E3CS (Huang et al. 2022); \"average over all participants\" in FedAU (Wang and Ji 2024)",
-        assumes: "nothing; the rarely heard count for less, and steps are shorter",
+        assumes: "nothing; clients that are often absent count for less, and steps are shorter",
         keeps: NOTHING,
-        costs: "one sum of the model's size",
+        costs: "one vector of the model's size",
         defaults: "server.learning_rate 10 in FedAU's comparison",
     },
     MethodCard {
@@ -209,25 +209,25 @@ pub const STANDARD: &[MethodCard] = &[
         assumes: NOTHING,
         keeps: NOTHING,
         costs: NOTHING,
-        defaults: "rate 1",
+        defaults: "learning_rate 1",
     },
     MethodCard {
         table: "server",
         name: "amplified",
         paper: "Wang and Ji 2022, A Unified Analysis of Federated Learning with Arbitrary Client Participation",
-        assumes: "that within a period everybody comes as often; a period is lengthened when it ends, even in a round without answers",
+        assumes: "that all clients participate equally often within a period. A period is amplified when it ends, even in a round without updates",
         keeps: NOTHING,
-        costs: "one model more at the server",
+        costs: "one additional model at the server",
         defaults: "every 500, factor 10",
     },
     MethodCard {
         table: "clip",
         name: "clip",
         paper: "folklore",
-        assumes: "that honest answers are of alike lengths: clients that are far from the others, because they were away for long or hold other data, \
-                  are shortened more, so too low a bound is a bias against them, and slows learning",
-        keeps: "nothing; with times the lengths of the last rounds, whosever they are",
-        costs: "one norm for each vector of an answer",
+        assumes: "that honest updates have similar norms. Clients with long absences or unusual data have longer updates and are shortened more. \
+                  A bound that is too low is biased against them, and slows learning",
+        keeps: "nothing; with times the norms of the last rounds, of all clients together",
+        costs: "one norm for each vector of an update",
         defaults: NONE_OF_ITS_OWN,
     },
 ];

@@ -1,25 +1,25 @@
 //! Published names as combinations of methods.
 
-/// A published method: one choice for each role, as settings that a run's own are laid over.
+/// A published method: one choice for each role. A run's own settings take precedence over its own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recipe {
     /// The name, as written after `recipe =`.
     pub name: &'static str,
-    /// One line that completes the sentence "this one ...".
+    /// One line that completes the sentence "this recipe ...", or names the recipe that it varies.
     pub about: &'static str,
-    /// Who published it, and where.
+    /// Authors, year and title of the paper.
     pub paper: &'static str,
-    /// What it assumes about who takes part.
+    /// What it assumes about participation.
     pub assumes: &'static str,
-    /// What is kept for each client between rounds.
+    /// The state that is kept for each client between rounds, and where.
     pub keeps: &'static str,
-    /// What a round costs.
+    /// Communication, memory and time of a round.
     pub costs: &'static str,
-    /// What the authors took, or that it is not known here.
+    /// The authors' hyperparameters, or that they are not known here.
     pub defaults: &'static str,
     /// The tables of the roles it chooses; roles it does not name keep their defaults.
     pub settings: &'static str,
-    /// Whether it only concerns participation: when everybody answers in full it must give FedAvg's model.
+    /// Whether it only concerns participation: under full participation it must give FedAvg's model.
     pub only_participation: bool,
 }
 
@@ -27,11 +27,11 @@ pub struct Recipe {
 pub const STANDARD: &[Recipe] = &[
     Recipe {
         name: "full",
-        about: "waits for everybody in every round: what absences cost is measured against it",
-        paper: "McMahan et al. 2017 (FedAvg), with everybody",
-        assumes: "that everybody comes in the end, within the run's patience",
+        about: "selects all clients and waits for all of them: the reference against which absences are measured",
+        paper: "McMahan et al. 2017 (FedAvg), with full participation",
+        assumes: "that every client returns its update in the end, within the run's patience",
         keeps: "nothing",
-        costs: "one model down and one up for everybody; waits for the slowest",
+        costs: "one model down and one up for each client; waits for the slowest",
         defaults: "nothing of its own; see fedavg",
         settings: r#"
             [select]
@@ -44,12 +44,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "dropout",
-        about: "asks everybody and averages whoever answers by the deadline",
+        about: "selects all clients; averages the updates that arrive by the deadline",
         paper: "\"Dropout\" in FL-FDMS (Wang and Xu 2023)",
-        assumes: "nothing; whoever is silent more often counts for less",
+        assumes: "nothing; clients that are absent more often count for less",
         keeps: "nothing",
-        costs: "one model down for everybody, one up for each answer",
-        defaults: "as fl-fdms, which is measured against it",
+        costs: "one model down for each client, one up for each update",
+        defaults: "as fl-fdms, which is compared with it",
         settings: r#"
             [select]
             kind = "everyone"
@@ -60,11 +60,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "zero-update",
-        about: "asks everybody and counts the silent as an update of zero: the denominator stays the population",
+        about: "selects all clients; an absent one counts as an update of zero, so the weights are shares of the population",
         paper: "average over all participants, a baseline of FedAU (Wang and Ji 2024)",
-        assumes: "nothing; the rarely heard count for less, and steps are shorter",
+        assumes: "nothing; clients that are often absent count for less, and steps are shorter",
         keeps: "nothing",
-        costs: "one model down for everybody, one up for each answer",
+        costs: "one model down for each client, one up for each update",
         defaults: "server.learning_rate 10 in FedAU's comparison",
         settings: r#"
             [select]
@@ -76,11 +76,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "zero-model",
-        about: "asks everybody and counts the silent as a model of zeros (a benchmark of FL-FDMS's authors)",
+        about: "selects all clients; an absent one counts as a model of zeros (a benchmark of FL-FDMS's authors)",
         paper: "a benchmark in the program of FL-FDMS's authors",
-        assumes: "nothing; it shows what harm a bad stand-in does",
+        assumes: "nothing; it shows the harm of a bad stand-in",
         keeps: "nothing",
-        costs: "one model down for everybody, one up for each answer",
+        costs: "one model down for each client, one up for each update",
         defaults: "as fl-fdms",
         settings: r#"
             [select]
@@ -94,11 +94,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "stale-update",
-        about: "asks everybody and repeats the last update of the silent (\"Stale\" in the text of FL-FDMS)",
+        about: "selects all clients; an absent one's last update is used again (\"Stale\" in the text of FL-FDMS)",
         paper: "\"Stale\" in the text of FL-FDMS (Wang and Xu 2023)",
-        assumes: "that an old update still says something",
+        assumes: "that an old update is still informative",
         keeps: "at the server: its last update",
-        costs: "one model down for everybody, one up for each answer; memory of clients x model",
+        costs: "one model down for each client, one up for each update; memory of clients x model",
         defaults: "as fl-fdms",
         settings: r#"
             [select]
@@ -112,11 +112,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "stale-model",
-        about: "asks everybody and repeats the last model of the silent (\"Stale\" in the figures of FL-FDMS)",
-        paper: "\"Stale\" in the figures of FL-FDMS (Wang and Xu 2023)",
-        assumes: "that an old model still says something",
+        about: "selects all clients; an absent one's last model is used again (\"Stale\" in the plots of FL-FDMS)",
+        paper: "\"Stale\" in the plots of FL-FDMS (Wang and Xu 2023)",
+        assumes: "that an old model is still informative",
         keeps: "at the server: its last model",
-        costs: "one model down for everybody, one up for each answer; memory of clients x model",
+        costs: "one model down for each client, one up for each update; memory of clients x model",
         defaults: "as fl-fdms",
         settings: r#"
             [select]
@@ -130,12 +130,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fl-fdms",
-        about: "asks everybody and lets the most alike stand in for the silent (Wang and Xu 2023)",
+        about: "selects all clients; the most similar client's update substitutes an absent one's (Wang and Xu 2023)",
         paper: "Wang and Xu 2023, Friends to Help: Saving Federated Learning from Client Dropout; and Combating Client Dropout via Friend Model Substitution",
-        assumes: "that every client has a friend with alike data who is there when it is not",
-        keeps: "at the server: how alike it is to each other client",
-        costs: "one model down for everybody, one up for each answer; all updates of a round are held, and inner products of all pairs that answered are taken",
-        defaults: "20 or 40 clients, local rate 0.1, 1 to 5 epochs, batch 5 (MNIST), 20 or 200 (CIFAR-10), 500 rounds, server.learning_rate 1",
+        assumes: "that every client has a friend with similar data that is available when it is not",
+        keeps: "at the server: its similarity to each other client",
+        costs: "one model down for each client, one up for each update; all updates of a round are held, and the inner product of each pair is taken",
+        defaults: "20 or 40 clients, local learning rate 0.1, 1 to 5 epochs, batch 5 (MNIST), 20 or 200 (CIFAR-10), 500 rounds, server.learning_rate 1",
         settings: r#"
             [select]
             kind = "everyone"
@@ -148,11 +148,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "friend-oracle",
-        about: "FL-FDMS that knows the true clusters: an oracle, to compare with",
+        about: "FL-FDMS that knows the true clusters: an oracle, for comparison",
         paper: "Wang and Xu 2023, with clusters known",
         assumes: "true clusters, which no server knows",
         keeps: "nothing",
-        costs: "one model down for everybody, one up for each answer",
+        costs: "one model down for each client, one up for each update",
         defaults: "nothing of its own; see fl-fdms",
         settings: r#"
             [select]
@@ -166,12 +166,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fedavg",
-        about: "asks a uniform cohort and averages whoever answers (McMahan et al. 2017)",
+        about: "selects a uniform cohort; averages the updates that arrive by the deadline (McMahan et al. 2017)",
         paper: "McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data",
-        assumes: "nothing; whoever is silent more often counts for less",
+        assumes: "nothing; clients that are absent more often count for less",
         keeps: "nothing",
-        costs: "one model down for each asked, one up for each answer",
-        defaults: "a tenth of the clients asked (C = 0.1), 1 to 20 epochs (E), batch 10 to all that a client holds (B)",
+        costs: "one model down for each selected client, one up for each update",
+        defaults: "a tenth of the clients selected (C = 0.1), 1 to 20 epochs (E), batch 10 to all samples of a client (B)",
         settings: r#"
             [select]
             kind = "uniform"
@@ -182,12 +182,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "e3cs",
-        about: "asks those more often that tend to be there, within a quota; the model stands in for all others (E3CS)",
+        about: "selects available clients more often, within a fairness quota; all others count as updates of zero (E3CS)",
         paper: "Huang et al. 2022, Stochastic Client Selection for Federated Learning with Volatile Clients",
-        assumes: "that clients fail with chances of their own, unknown and drawn anew each round",
+        assumes: "that clients fail independently in each round, with unknown probabilities of their own",
         keeps: "at the server: one weight",
-        costs: "O(asked x log clients) to select; one model down for each asked, one up for each answer",
-        defaults: "20 of 100 asked, eta (here rate) 0.5, quota 0, 0.5, 0.8 and \"inc\" (E3CS-0, E3CS-0.5, E3CS-0.8, E3CS-inc), local rate 0.01 with momentum 0.9, 1 to 4 epochs, batch 40",
+        costs: "O(cohort x log clients) to select; one model down for each selected client, one up for each update",
+        defaults: "20 of 100 selected, eta (select.learning_rate) 0.5, quota 0, 0.5, 0.8 and \"inc\" (E3CS-0, E3CS-0.5, E3CS-0.8, E3CS-inc), local learning rate 0.01 with momentum 0.9, 1 to 4 epochs, batch 40",
         settings: r#"
             [select]
             kind = "e3cs"
@@ -198,12 +198,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fedprox",
-        about: "FedAvg whose clients are held near the model they started from (Li et al. 2020)",
+        about: "FedAvg with a proximal term in the local objective (Li et al. 2020)",
         paper: "Li et al. 2020, Federated Optimization in Heterogeneous Networks",
-        assumes: "nothing; whoever is silent more often counts for less; partial work is welcome",
+        assumes: "nothing; clients that are absent more often count for less; partial work counts too",
         keeps: "nothing",
         costs: "as fedavg",
-        defaults: "mu from 0.001 to 1",
+        defaults: "mu (local.proximal_mu) from 0.001 to 1",
         settings: r#"
             [select]
             kind = "uniform"
@@ -217,11 +217,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "scaffold",
-        about: "FedAvg whose clients correct their drift by control variates (Karimireddy et al. 2020)",
+        about: "FedAvg with control variates against client drift (Karimireddy et al. 2020)",
         paper: "Karimireddy et al. 2020, SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
-        assumes: "clients that keep their state, drawn uniformly; a fixed population: what a leaver added to the mean of the variates stays there",
+        assumes: "stateful clients, selected uniformly; a fixed population: what a departed client added to the mean control variate stays there",
         keeps: "at the client: a control variate",
-        costs: "twice fedavg's bytes",
+        costs: "twice the bytes of fedavg",
         defaults: "option II, server.learning_rate 1",
         settings: r#"
             [select]
@@ -237,12 +237,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "scheme-a",
-        about: "asks everybody and counts only those that did all the work (scheme A of Ruan et al. 2021)",
+        about: "selects all clients; only whole updates count (scheme A of Ruan et al. 2021)",
         paper: "Ruan et al. 2021, Towards Flexible Device Participation in Federated Learning",
         assumes: "nothing; only whole work counts",
         keeps: "nothing",
-        costs: "one model down for everybody, one up for each answer",
-        defaults: "local rate falling as 1/t, batch 10 or 20, 200 rounds",
+        costs: "one model down for each client, one up for each update",
+        defaults: "local learning rate decaying as 1/t, batch 10 or 20, 200 rounds",
         settings: r#"
             [select]
             kind = "everyone"
@@ -255,12 +255,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "scheme-b",
-        about: "asks everybody and counts whatever came back as it is (scheme B of Ruan et al. 2021)",
+        about: "selects all clients; partial updates count as they are (scheme B of Ruan et al. 2021)",
         paper: "Ruan et al. 2021, Towards Flexible Device Participation in Federated Learning",
-        assumes: "that all do as much work on average; who does less counts for less",
+        assumes: "that all clients do the same work on average; a client that does less counts for less",
         keeps: "nothing",
-        costs: "one model down for everybody, one up for each answer",
-        defaults: "local rate falling as 1/t, batch 10 or 20, 200 rounds",
+        costs: "one model down for each client, one up for each update",
+        defaults: "local learning rate decaying as 1/t, batch 10 or 20, 200 rounds",
         settings: r#"
             [select]
             kind = "everyone"
@@ -273,12 +273,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "scheme-c",
-        about: "asks everybody and scales half-done work up to the whole (scheme C of Ruan et al. 2021)",
+        about: "selects all clients; partial updates are scaled up to whole work (scheme C of Ruan et al. 2021)",
         paper: "Ruan et al. 2021, Towards Flexible Device Participation in Federated Learning",
-        assumes: "that a little work leads where more would; steps of who did little are lengthened",
+        assumes: "that a partial update points where the whole one would; updates after little work are lengthened most",
         keeps: "nothing",
-        costs: "one model down for everybody, one up for each answer",
-        defaults: "local rate falling as 1/t, batch 10 or 20, 200 rounds",
+        costs: "one model down for each client, one up for each update",
+        defaults: "local learning rate decaying as 1/t, batch 10 or 20, 200 rounds",
         settings: r#"
             [select]
             kind = "everyone"
@@ -291,12 +291,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fast-reboot",
-        about: "scheme C whose newcomers count for more at first, and the rate starts anew when they come (Ruan et al. 2021)",
+        about: "scheme C; newcomers count for more at first, and the learning-rate schedule restarts on arrivals (Ruan et al. 2021)",
         paper: "Ruan et al. 2021, Towards Flexible Device Participation in Federated Learning",
         assumes: "that newcomers arrive while the model is near its old optimum",
-        keeps: "for newcomers, at the server: when they came",
+        keeps: "for newcomers, at the server: the round of their arrival",
         costs: "as scheme-c",
-        defaults: "a boost from 3 to 1 by the order of 1/j^2; here: 1 + 2/j^2 in the j-th round",
+        defaults: "a boost from 3 to 1 of order 1/j^2; here: 1 + 2/j^2 in the j-th round",
         settings: r#"
             [objective.arrivals]
             kind = "fast-reboot"
@@ -311,12 +311,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "departures",
-        about: "scheme C that goes on without a leaver if enough rounds are left to make up for it (Ruan et al. 2021)",
+        about: "scheme C; a departed client is excluded if enough rounds are left to make up for it (Ruan et al. 2021)",
         paper: "Ruan et al. 2021, Towards Flexible Device Participation in Federated Learning",
-        assumes: "that those who leave do so for good, and the length of the run is known",
+        assumes: "that departures are permanent, and the number of rounds is known",
         keeps: "at the server: its last losses",
         costs: "as scheme-c",
-        defaults: "only the order of the rule is printed, without its constant; here: c = 1",
+        defaults: "the paper gives only the order of the rule, without its constant; here: c = 1",
         settings: r#"
             [objective.departures]
             kind = "estimate"
@@ -331,11 +331,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fednova",
-        about: "asks everybody and divides each update by how far its steps reach (Wang et al. 2020)",
+        about: "selects all clients; divides each update by its effective number of steps (Wang et al. 2020)",
         paper: "Wang et al. 2020, Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization",
-        assumes: "clients drawn in proportion to what they count",
+        assumes: "clients selected in proportion to their shares",
         keeps: "nothing",
-        costs: "one model down for everybody, one up for each answer",
+        costs: "one model down for each client, one up for each update",
         defaults: "momentum 0 or 0.9, mu 0 or above",
         settings: r#"
             [select]
@@ -347,12 +347,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "mifa",
-        about: "asks everybody and counts everybody's last update, however old (Gu et al. 2021)",
+        about: "selects all clients; averages every client's last update, however old (Gu et al. 2021)",
         paper: "Gu et al. 2021, Fast Federated Learning in the Presence of Arbitrary Device Unavailability",
-        assumes: "nothing about who is there; that nobody is away for too long",
-        keeps: "at the server: its last update over its rate",
-        costs: "one model down for everybody, one up for each answer; memory of clients x model",
-        defaults: "rate 0.01 / (t + 1) for logistic regression or 0.08 / (t + 1), 2 epochs, batch 100, weight_decay 0.001; no step until all were heard; here: steps from the first round on unless aggregate.wait = true",
+        assumes: "nothing about availability, except that no client is absent for too long",
+        keeps: "at the server: its last update over its learning rate",
+        costs: "one model down for each client, one up for each update; memory of clients x model",
+        defaults: "learning rate 0.01 / (t + 1) (logistic regression) or 0.08 / (t + 1), 2 epochs, batch 100, weight_decay 0.001. No step until every client has returned an update; here: steps from the first round on unless aggregate.wait = true",
         settings: r#"
             [select]
             kind = "everyone"
@@ -363,7 +363,7 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fedvarp",
-        about: "asks a cohort and corrects its mean by what everybody sent last (Jhunjhunwala et al. 2022)",
+        about: "selects a cohort; corrects its mean by every client's last update (Jhunjhunwala et al. 2022)",
         paper: "Jhunjhunwala et al. 2022, FedVARP: Tackling the Variance Due to Partial Client Participation in Federated Learning",
         assumes: "a cohort drawn uniformly",
         keeps: "at the server: its last update",
@@ -379,12 +379,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "mimic",
-        about: "asks everybody and corrects each answer by how far it was from the aggregate last time (Sun et al. 2024)",
+        about: "selects all clients; corrects each update by the client's last distance from the aggregate (Sun et al. 2024)",
         paper: "Sun, Mao and Zhang 2024, MimiC: Combating Client Dropouts in Federated Learning by Mimicking Central Updates",
-        assumes: "nothing about who is there; the paper has everybody answer in the first round",
+        assumes: "nothing about availability; in the paper all clients return an update in the first round",
         keeps: "at the server: a correction of the model's size",
-        costs: "one model down for everybody, one up for each answer; memory of clients x model",
-        defaults: "30 clients, rate 0.01 falling by 0.99 to 0.95 a round, 5 epochs, batch 64, 300 rounds; everybody answers in the first round; here: whoever does, and an answer of somebody who was never heard is not corrected",
+        costs: "one model down for each client, one up for each update; memory of clients x model",
+        defaults: "30 clients, learning rate 0.01 decaying by 0.99 to 0.95 a round, 5 epochs, batch 64, 300 rounds. All clients return an update in the first round; here: any may be absent, and a client's first update is not corrected",
         settings: r#"
             [select]
             kind = "everyone"
@@ -395,10 +395,10 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fedstale",
-        about: "asks a cohort and corrects its sum by part of what everybody sent last (Rodio and Neglia 2024)",
+        about: "selects a cohort; corrects its sum by a fraction of every client's last update (Rodio and Neglia 2024)",
         paper: "Rodio and Neglia 2024, FedStale: leveraging stale client updates in federated learning",
-        assumes: "chances to take part that are known, or that intervals tell; those of the recipe are with what chance a client that is up is asked, and know nothing of absence: against that give aggregate.probabilities = \"given\", \"intervals\", \"counts\" or \"oracle\"",
-        keeps: "at the server: its last update; with probabilities = \"intervals\" or \"counts\" two numbers more",
+        assumes: "participation probabilities that are known or estimated. The recipe's are inclusion probabilities given availability, and ignore absence: for those set aggregate.probabilities = \"given\", \"intervals\", \"counts\" or \"oracle\"",
+        keeps: "at the server: its last update; two more numbers with probabilities = \"intervals\" or \"counts\"",
         costs: "as fedavg; memory of clients x model",
         defaults: "beta tuned from 0 to 1",
         settings: r#"
@@ -411,12 +411,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fedlaavg",
-        about: "asks those that answered longest ago and counts everybody's last update (Yan et al. 2020)",
+        about: "selects the clients whose last update is oldest; averages every client's last update (Yan et al. 2020)",
         paper: "Yan et al. 2020, Distributed Non-Convex Optimization with Sublinear Speedup under Intermittent Client Availability",
-        assumes: "that nobody is away for too long",
-        keeps: "at the server: its last update over its rate, when it was last heard",
+        assumes: "that no client is absent for too long",
+        keeps: "at the server: its last update over its learning rate, and the round it arrived in",
         costs: "as fedavg; memory of clients x model",
-        defaults: "1,000 clients, a tenth asked, 10 steps, rate 0.01",
+        defaults: "1,000 clients, a tenth selected, 10 steps, learning rate 0.01",
         settings: r#"
             [select]
             kind = "oldest-first"
@@ -427,11 +427,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "afl-cd",
-        about: "lets clients come when they like and averages the steps of those that did (Yang et al. 2022)",
+        about: "clients train when they like; averages the steps of the updates that arrive (Yang et al. 2022)",
         paper: "Yang et al. 2022, Anarchic Federated Learning",
-        assumes: "that all come as often on average, whenever they like, with as many steps as they like",
+        assumes: "that all clients participate equally often on average, at any time and with any number of steps",
         keeps: "nothing",
-        costs: "one model down for everybody, one up for each answer",
+        costs: "one model down for each client, one up for each update",
         defaults: "not known here",
         settings: r#"
             [select]
@@ -445,11 +445,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "afl-cs",
-        about: "lets clients come when they like and averages everybody's last steps (Yang et al. 2022)",
+        about: "clients train when they like; averages every client's last steps (Yang et al. 2022)",
         paper: "Yang et al. 2022, Anarchic Federated Learning",
-        assumes: "that nobody is away for too long",
+        assumes: "that no client is absent for too long",
         keeps: "at the server: its last mean step",
-        costs: "one model down for everybody, one up for each answer; memory of clients x model",
+        costs: "one model down for each client, one up for each update; memory of clients x model",
         defaults: "not known here",
         settings: r#"
             [select]
@@ -463,9 +463,9 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "ipw",
-        about: "asks a cohort and divides each answer by the chance with which it was asked",
-        paper: "Horvitz and Thompson 1952, as used for FedAvg with known chances",
-        assumes: "chances that are known: the selector's, a list, or an oracle's; those of the recipe are with what chance a client that is up is asked, and know nothing of absence: against that give aggregate.probabilities = \"given\" or \"oracle\", or take fedau",
+        about: "selects a cohort; divides each update by its client's inclusion probability",
+        paper: "Horvitz and Thompson 1952, as used for FedAvg with known probabilities",
+        assumes: "known probabilities: the selector's, a list, or an oracle's. The recipe's are inclusion probabilities given availability, and ignore absence: for that set aggregate.probabilities = \"given\" or \"oracle\", or use fedau",
         keeps: "nothing",
         costs: "as fedavg",
         defaults: "server.learning_rate 1",
@@ -479,12 +479,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fedau",
-        about: "asks everybody and counts each answer for the rounds between answers (Wang and Ji 2024)",
+        about: "selects all clients; weights each update by the mean interval between its client's updates (Wang and Ji 2024)",
         paper: "Wang and Ji 2024, A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging",
-        assumes: "that who is there follows a law that stays",
+        assumes: "that participation follows a stationary distribution",
         keeps: "at the server: two numbers",
-        costs: "one model down for everybody, one up for each answer",
-        defaults: "cut_off 50, 250 clients, 5 steps, batch 16, rate 0.1, server.learning_rate 1",
+        costs: "one model down for each client, one up for each update",
+        defaults: "cut_off 50, 250 clients, 5 steps, batch 16, learning rate 0.1, server.learning_rate 1",
         settings: r#"
             [select]
             kind = "everyone"
@@ -495,10 +495,10 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "f3ast",
-        about: "asks those that were asked least often for what they count, and divides by how often (Ribero et al. 2022)",
+        about: "selects clients whose selection rate is low for their share; divides updates by that rate (Ribero et al. 2022)",
         paper: "Ribero, Vikalo and de Veciana 2022, Federated Learning Under Intermittent Client Availability and Time-Varying Communication Constraints",
-        assumes: "that who is there follows a law that stays",
-        keeps: "at the server: how often it is asked",
+        assumes: "that participation follows a stationary distribution",
+        keeps: "at the server: its selection rate",
         costs: "as fedavg; O(clients) to select",
         defaults: "pace about 0.001",
         settings: r#"
@@ -511,11 +511,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "debias-count",
-        about: "asks everybody and divides each answer by the share of rounds in which its client answered (Sun et al. 2025)",
+        about: "selects all clients; divides each update by the fraction of rounds its client took part in (Sun et al. 2025)",
         paper: "Sun et al. 2025, Debiasing Federated Learning with Correlated Client Participation",
-        assumes: "that who is there follows a law that stays",
+        assumes: "that participation follows a stationary distribution",
         keeps: "at the server: two numbers",
-        costs: "one model down for everybody, one up for each answer",
+        costs: "one model down for each client, one up for each update",
         defaults: "not known here",
         settings: r#"
             [select]
@@ -527,12 +527,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "focus",
-        about: "asks everybody and follows the sum of everybody's last gradient (FOCUS, NeurIPS 2025)",
+        about: "selects all clients; follows the sum of every client's last gradient (FOCUS, NeurIPS 2025)",
         paper: "FOCUS, NeurIPS 2025, with push-pull gradient tracking",
-        assumes: "nothing about who is there; a fixed population: what a leaver added to the sum stays there",
+        assumes: "nothing about availability; a fixed population: what a departed client added to the sum stays there",
         keeps: "at the client: its last gradient",
-        costs: "as dropout, and twice its bytes up",
-        defaults: "32 clients, 3 steps, rate 0.002",
+        costs: "as dropout, with twice the bytes up",
+        defaults: "32 clients, 3 steps, learning rate 0.002",
         settings: r#"
             [select]
             kind = "everyone"
@@ -545,9 +545,9 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "amplified-fedavg",
-        about: "FedAvg that lengthens what several rounds came to together (Wang and Ji 2022)",
+        about: "FedAvg that amplifies the model's movement over several rounds (Wang and Ji 2022)",
         paper: "Wang and Ji 2022, A Unified Analysis of Federated Learning with Arbitrary Client Participation",
-        assumes: "that within a period everybody comes as often; a period is lengthened when it ends, even in a round without answers",
+        assumes: "that all clients participate equally often within a period. A period is amplified when it ends, even in a round without updates",
         keeps: "nothing",
         costs: "as fedavg",
         defaults: "every 500, factor 10, 250 clients in 5 groups",
@@ -565,12 +565,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "amplified-scaffold",
-        about: "SCAFFOLD that renews its variates once a period and lengthens what it came to (Crawshaw and Liu 2024)",
+        about: "SCAFFOLD that renews its control variates once a period and amplifies the period's movement (Crawshaw and Liu 2024)",
         paper: "Crawshaw and Liu 2024, Federated Learning under Periodic Client Participation and Heterogeneous Data",
-        assumes: "that within a period everybody comes as often, and a fixed population: what a leaver added to the mean of the variates stays there; a period is lengthened when it ends, even in a round without answers",
+        assumes: "that all clients participate equally often within a period. A fixed population: what a departed client added to the mean control variate stays there. A period is amplified when it ends, even in a round without updates",
         keeps: "at the client: two control variates",
-        costs: "twice fedavg's bytes",
-        defaults: "factor 1.5, the rate divided by it",
+        costs: "twice the bytes of fedavg",
+        defaults: "factor 1.5, learning rate divided by it",
         settings: r#"
             [select]
             kind = "uniform"
@@ -587,12 +587,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fedawe",
-        about: "lets clients go on from the model they were last given, counting for the rounds they missed (Xiang et al. 2024)",
+        about: "clients continue from the model they last received; each update is scaled by the rounds missed (Xiang et al. 2024)",
         paper: "Xiang et al. 2024, Efficient Federated Learning against Heterogeneous and Non-stationary Client Unavailability",
-        assumes: "nothing about who is there, not even a law that stays",
-        keeps: "at the server: which model it was last given",
-        costs: "one model down for everybody, one up for each answer; as many models as differ",
-        defaults: "100 clients, 10 steps, batch 128, rate 0.1 / sqrt(t/10 + 1), clip 0.5",
+        assumes: "nothing about availability, not even that it is stationary",
+        keeps: "at the server: the model it last received",
+        costs: "one model down for each client, one up for each update; one stored model for each distinct one",
+        defaults: "100 clients, 10 steps, batch 128, learning rate 0.1 / sqrt(t/10 + 1), server.clip 0.5",
         settings: r#"
             [select]
             kind = "everyone"
@@ -603,11 +603,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fedpbc",
-        about: "lets clients train on while they are away, and averages those that come (Xiang et al. 2023)",
+        about: "clients continue training while unavailable; averages the models that arrive (Xiang et al. 2023)",
         paper: "Xiang et al. 2023, Towards Bias Correction of FedAvg over Nonuniform and Time-Varying Communications",
-        assumes: "clients that train on while they are away",
-        keeps: "at the server: which model it was last given",
-        costs: "one model down for everybody, one up for each answer; the work of all rounds, by everybody; as many models as differ",
+        assumes: "clients that continue training while they are unavailable",
+        keeps: "at the server: the model it last received",
+        costs: "one model down for each client, one up for each update; every client trains in every round; one stored model for each distinct one",
         defaults: "not known here",
         settings: r#"
             [select]
@@ -619,11 +619,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fedbuff",
-        about: "moves whenever so many updates have come in, however late (Nguyen et al. 2022)",
+        about: "steps whenever the buffer holds enough updates, however late they are (Nguyen et al. 2022)",
         paper: "Nguyen et al. 2022, Federated Learning with Buffered Asynchronous Aggregation",
-        assumes: "answers that come late and are not thrown away (world.after_deadline late)",
+        assumes: "that late updates are kept (world.after_deadline = \"late\")",
         keeps: "nothing",
-        costs: "one model down for everybody that is free, one up for each answer",
+        costs: "one model down for each client that is not busy, one up for each update",
         defaults: "buffer 10",
         settings: r#"
             [select]
@@ -639,10 +639,10 @@ pub const STANDARD: &[Recipe] = &[
         name: "cyclic",
         about: "FedAvg with groups of clients that take turns (Cho et al. 2023)",
         paper: "Cho et al. 2023, On the Convergence of Federated Averaging with Cyclic Client Participation",
-        assumes: "groups that are there in turn",
+        assumes: "groups that are available in turn",
         keeps: "nothing",
         costs: "as fedavg",
-        defaults: "not known here; here: 4 groups, as in the program of FAST's authors",
+        defaults: "not known here; 4 groups, as in the program of FAST's authors",
         settings: r#"
             [select]
             kind = "cyclic"
@@ -653,11 +653,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fast",
-        about: "takes whoever turns up, and now and then a uniform cohort that it waits for (FAST, IJCAI 2025)",
+        about: "selects all available clients, and from time to time a uniform cohort that it waits for (FAST, IJCAI 2025)",
         paper: "FAST, Federated Average with Snapshot, IJCAI 2025",
-        assumes: "that a uniform cohort can be had now and then by waiting for it",
+        assumes: "that a uniform cohort can be completed by waiting for it",
         keeps: "nothing",
-        costs: "as dropout; a snapshot waits for its slowest, and as long as the run's patience if one of those asked is down",
+        costs: "as dropout; a snapshot waits for its slowest client, and for all of the run's patience if a selected one is down",
         defaults: "10 of 100, adaptive 1 or 7, 10 steps, batch 128",
         settings: r#"
             [select]
@@ -672,9 +672,9 @@ pub const STANDARD: &[Recipe] = &[
         name: "fast-prox",
         about: "FAST with FedProx at the clients",
         paper: "FAST, Federated Average with Snapshot, IJCAI 2025, with Li et al. 2020",
-        assumes: "that a uniform cohort can be had now and then by waiting for it",
+        assumes: "that a uniform cohort can be completed by waiting for it",
         keeps: "nothing",
-        costs: "as dropout; a snapshot waits for its slowest, and as long as the run's patience if one of those asked is down",
+        costs: "as dropout; a snapshot waits for its slowest client, and for all of the run's patience if a selected one is down",
         defaults: "10 of 100, adaptive 1 or 7, 10 steps, batch 128",
         settings: r#"
             [select]
@@ -692,9 +692,9 @@ pub const STANDARD: &[Recipe] = &[
         name: "fast-scaffold",
         about: "FAST with SCAFFOLD",
         paper: "FAST, Federated Average with Snapshot, IJCAI 2025, with Karimireddy et al. 2020",
-        assumes: "that a uniform cohort can be had now and then by waiting for it; a fixed population: what a leaver added to the mean of the variates stays there",
+        assumes: "that a uniform cohort can be completed by waiting for it. A fixed population: what a departed client added to the mean control variate stays there",
         keeps: "at the client: a control variate",
-        costs: "twice dropout's bytes; a snapshot waits for its slowest, and as long as the run's patience if one of those asked is down",
+        costs: "twice the bytes of dropout; a snapshot waits for its slowest client, and for all of the run's patience if a selected one is down",
         defaults: "10 of 100, adaptive 1 or 7, 10 steps, batch 128",
         settings: r#"
             [select]
@@ -713,7 +713,7 @@ pub const STANDARD: &[Recipe] = &[
         name: "fedavgm",
         about: "FedAvg with momentum at the server (Hsu et al. 2019)",
         paper: "Hsu et al. 2019, Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
-        assumes: "nothing; whoever is silent more often counts for less",
+        assumes: "nothing; clients that are absent more often count for less",
         keeps: "nothing",
         costs: "as fedavg",
         defaults: "momentum 0.9",
@@ -731,10 +731,10 @@ pub const STANDARD: &[Recipe] = &[
         name: "fedadagrad",
         about: "FedAvg with Adagrad at the server (Reddi et al. 2021)",
         paper: "Reddi et al. 2021, Adaptive Federated Optimization",
-        assumes: "nothing; whoever is silent more often counts for less",
+        assumes: "nothing; clients that are absent more often count for less",
         keeps: "nothing",
         costs: "as fedavg",
-        defaults: "tau from 1e-5 to 0.1, rates tuned",
+        defaults: "tau from 1e-5 to 0.1, learning rates tuned",
         settings: r#"
             [select]
             kind = "uniform"
@@ -750,10 +750,10 @@ pub const STANDARD: &[Recipe] = &[
         name: "fedyogi",
         about: "FedAvg with Yogi at the server (Reddi et al. 2021)",
         paper: "Reddi et al. 2021, Adaptive Federated Optimization",
-        assumes: "nothing; whoever is silent more often counts for less",
+        assumes: "nothing; clients that are absent more often count for less",
         keeps: "nothing",
         costs: "as fedavg",
-        defaults: "beta1 0.9, beta2 0.99, tau 0.001, rates tuned",
+        defaults: "beta1 0.9, beta2 0.99, tau 0.001, learning rates tuned",
         settings: r#"
             [select]
             kind = "uniform"
@@ -769,10 +769,10 @@ pub const STANDARD: &[Recipe] = &[
         name: "fedadam",
         about: "FedAvg with Adam at the server (Reddi et al. 2021)",
         paper: "Reddi et al. 2021, Adaptive Federated Optimization",
-        assumes: "nothing; whoever is silent more often counts for less",
+        assumes: "nothing; clients that are absent more often count for less",
         keeps: "nothing",
         costs: "as fedavg",
-        defaults: "beta1 0.9, beta2 0.99, tau 0.001, rates tuned",
+        defaults: "beta1 0.9, beta2 0.99, tau 0.001, learning rates tuned",
         settings: r#"
             [select]
             kind = "uniform"
@@ -786,9 +786,9 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fedcs",
-        about: "asks as many as fit into the round, of a random share that says how fast it is (Nishio and Yonetani 2019)",
+        about: "probes a random fraction for speed; selects as many as can finish within the round (Nishio and Yonetani 2019)",
         paper: "Nishio and Yonetani 2019, Client Selection for Federated Learning with Heterogeneous Resources in Mobile Edge",
-        assumes: "speeds that clients tell the truth about",
+        assumes: "speeds that clients report truthfully",
         keeps: "nothing",
         costs: "a probe of each candidate, then as fedavg",
         defaults: "deadline of 3 minutes a round",
@@ -802,12 +802,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "fedcs-oracle",
-        about: "always asks those that are most likely to be there: an oracle, FedCS as E3CS's authors have it",
-        paper: "Huang et al. 2022 (E3CS), its omniscient rival",
-        assumes: "true chances to answer, which no server knows",
+        about: "always selects the clients most likely to be available: an oracle, FedCS as E3CS's authors define it",
+        paper: "Huang et al. 2022 (E3CS), its omniscient baseline",
+        assumes: "true success probabilities, which no server knows",
         keeps: "nothing",
         costs: "as fedavg",
-        defaults: "20 of 100 asked",
+        defaults: "20 of 100 selected",
         settings: r#"
             [select]
             kind = "fedcs-oracle"
@@ -818,9 +818,9 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "pow-d",
-        about: "asks the largest losses among candidates drawn by size (Cho et al. 2022)",
+        about: "selects the largest losses among candidates drawn by samples held (Cho et al. 2022)",
         paper: "Cho, Wang and Joshi 2022, Towards Understanding Biased Client Selection in Federated Learning (power of choice)",
-        assumes: "nothing; whoever is silent more often counts for less",
+        assumes: "nothing; clients that are absent more often count for less",
         keeps: "nothing",
         costs: "a probe of each candidate, then as fedavg",
         defaults: "candidates 2 to 10 times the cohort",
@@ -834,11 +834,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "cpow-d",
-        about: "pow-d whose candidates take their loss over one mini-batch (Cho et al. 2022)",
+        about: "pow-d with losses estimated on one mini-batch (Cho et al. 2022)",
         paper: "Cho, Wang and Joshi 2022, Towards Understanding Biased Client Selection in Federated Learning (power of choice)",
-        assumes: "nothing; whoever is silent more often counts for less",
+        assumes: "nothing; clients that are absent more often count for less",
         keeps: "nothing",
-        costs: "a probe of few samples of each candidate, then as fedavg",
+        costs: "a probe of each candidate on a few samples, then as fedavg",
         defaults: "candidates 2 to 10 times the cohort",
         settings: r#"
             [select]
@@ -850,9 +850,9 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "rpow-d",
-        about: "pow-d by the losses that candidates reported last (Cho et al. 2022)",
+        about: "pow-d with the losses that candidates reported last (Cho et al. 2022)",
         paper: "Cho, Wang and Joshi 2022, Towards Understanding Biased Client Selection in Federated Learning (power of choice)",
-        assumes: "nothing; whoever is silent more often counts for less",
+        assumes: "nothing; clients that are absent more often count for less",
         keeps: "at the server: its last loss",
         costs: "as fedavg",
         defaults: "candidates 2 to 10 times the cohort",
@@ -866,12 +866,12 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "oort",
-        about: "asks those with much to learn from, and some never heard (Lai et al. 2021, without speeds)",
+        about: "selects clients with high statistical utility, and explores unseen ones (Lai et al. 2021, without speeds)",
         paper: "Lai et al. 2021, Oort: Efficient Federated Learning via Guided Participant Selection",
-        assumes: "that losses stay for a while",
-        keeps: "at the server: its utility and when it was last asked",
+        assumes: "that losses change slowly",
+        keeps: "at the server: its utility and the round of its last selection",
         costs: "as fedavg",
-        defaults: "explore 0.9 falling by 0.95 to 0.98 a round to 0.2 or 0.3, cut-off 0.7 to 0.95, pacer every 20 rounds; here: no pacer, for it goes by speeds",
+        defaults: "explore 0.9 decaying by 0.95 to 0.98 a round to 0.2 or 0.3, cut-off 0.7 to 0.95, pacer every 20 rounds; here: no pacer, because it needs speeds",
         settings: r#"
             [select]
             kind = "oort"
@@ -882,10 +882,10 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "round-robin",
-        about: "asks those that are up in turn, by id",
+        about: "selects available clients in turn, by number",
         paper: "folklore",
-        assumes: "nothing; whoever is silent more often counts for less",
-        keeps: "at the server: nothing, but whose turn it is",
+        assumes: "nothing; clients that are absent more often count for less",
+        keeps: "at the server: nothing, except whose turn it is",
         costs: "as fedavg",
         defaults: "nothing of its own",
         settings: r#"
@@ -898,11 +898,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "median",
-        about: "asks a random cohort and takes the median of the answers in every coordinate (Yin et al. 2018)",
+        about: "selects a random cohort; takes the coordinate-wise median of its updates (Yin et al. 2018)",
         paper: "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
-        assumes: "that fewer than half of the answers of a round lie, and that honest clients are alike; where they differ, the median is biased to what most have in common, and shares do not count",
+        assumes: "that fewer than half of a round's updates are malicious, and that honest clients are similar. Where they differ, the median is biased towards the majority, and shares do not count",
         keeps: "nothing",
-        costs: "as fedavg; all answers of a round are held, and every coordinate is put in order",
+        costs: "as fedavg; all updates of a round are held, and every coordinate is sorted",
         defaults: "not known here",
         settings: r#"
             [select]
@@ -914,11 +914,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "trimmed-mean",
-        about: "asks a random cohort and takes the mean of the answers in every coordinate without the ends (Yin et al. 2018)",
+        about: "selects a random cohort; takes the coordinate-wise mean without the extremes (Yin et al. 2018)",
         paper: "Yin et al. 2018, Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
-        assumes: "that fewer answers of a round lie than are trimmed at one end, and that honest clients are alike; where they differ, the mean of the middle is biased to what most have in common, and shares do not count",
+        assumes: "that a round has fewer malicious updates than are trimmed at one end, and that honest clients are similar. Where they differ, the trimmed mean is biased towards the majority, and shares do not count",
         keeps: "nothing",
-        costs: "as fedavg; all answers of a round are held, and every coordinate is put in order",
+        costs: "as fedavg; all updates of a round are held, and every coordinate is sorted",
         defaults: "not known here",
         settings: r#"
             [select]
@@ -930,11 +930,11 @@ pub const STANDARD: &[Recipe] = &[
     },
     Recipe {
         name: "krum",
-        about: "asks a random cohort and takes the mean of the answers that lie closest to their neighbours (Blanchard et al. 2017)",
+        about: "selects a random cohort; averages the updates closest to their neighbours (Blanchard et al. 2017)",
         paper: "Blanchard et al. 2017, Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent",
-        assumes: "that at most the suspects lie, 2 f + 3 or more answers with f suspects, and that honest clients are alike; where they differ, whoever is unlike most is left out round after round, so that the model is biased against them, and shares do not count",
+        assumes: "that at most f clients are malicious (the suspects), 2 f + 3 or more updates arrive, and honest clients are similar. The most dissimilar clients are left out round after round: the model is biased against them, and shares do not count",
         keeps: "nothing",
-        costs: "as fedavg; all answers of a round are held, and all pairs are compared",
+        costs: "as fedavg; all updates of a round are held, and all pairs are compared",
         defaults: "not known here",
         settings: r#"
             [select]

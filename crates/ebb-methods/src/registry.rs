@@ -1,4 +1,4 @@
-//! The lists of all methods by role, and of all recipes. Open: `Registry::with` adds one from elsewhere.
+//! The registry of all methods by role, and of all recipes; `Registry::with` adds one from another crate.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::{aggregate, local, objective, select, server, substitute};
 /// All methods and recipes that a run can name.
 #[derive(Clone)]
 pub struct Registry {
-    /// Whose loss is minimised.
+    /// Objectives: which clients count, and with which shares.
     pub objectives: Vec<Entry<dyn Objective>>,
-    /// Whom to ask.
+    /// Client selection.
     pub selectors: Vec<Entry<dyn Selector>>,
-    /// What a client does.
+    /// Local rules: how a client trains.
     pub locals: Vec<Entry<dyn LocalRule>>,
-    /// Who stands in for the silent.
+    /// Substitutions: what stands in for absent clients.
     pub substitutions: Vec<Entry<dyn Substitution>>,
-    /// With what weight each counts.
+    /// Aggregators: how contributions become one vector.
     pub aggregators: Vec<Entry<dyn Aggregator>>,
-    /// How the model moves.
+    /// Server rules: how the aggregate changes the model.
     pub servers: Vec<Entry<dyn ServerRule>>,
-    /// Published combinations.
+    /// Published combinations of methods.
     pub recipes: Vec<Recipe>,
 }
 
@@ -102,10 +102,10 @@ impl Registry {
         }
     }
 
-    /// Adds a method or a recipe that lives elsewhere.
+    /// Adds a method or a recipe from another crate.
     ///
     /// # Panics
-    /// When its name is taken: two methods of one name would make a record ambiguous.
+    /// If its name is taken: two methods of one name would make a record ambiguous.
     #[must_use]
     pub fn with(mut self, addition: impl Into<Addition>) -> Registry {
         fn add<T>(list: &mut Vec<T>, item: T, name: impl Fn(&T) -> &'static str) {
@@ -147,7 +147,8 @@ impl Registry {
             .collect()
     }
 
-    /// The settings with those of the recipe they name laid under them.
+    /// Completes the settings with those of the recipe that they name; the settings themselves take
+    /// precedence.
     pub fn with_recipe(&self, tree: Tree) -> Result<Tree, SettingsError> {
         if !tree.has("recipe") {
             return Ok(tree);
@@ -168,14 +169,14 @@ impl Registry {
     }
 
     /// Builds the six roles; a role that the settings do not name gets its default.
-    pub fn build(&self, tree: &Tree, facts: BuildContext) -> Result<Roles, SettingsError> {
+    pub fn build(&self, tree: &Tree, context: BuildContext) -> Result<Roles, SettingsError> {
         Ok(Roles {
-            objective: self.role(&self.objectives, tree, ROLES[0], facts)?,
-            selector: self.role(&self.selectors, tree, ROLES[1], facts)?,
-            local: Arc::from(self.role(&self.locals, tree, ROLES[2], facts)?),
-            substitution: self.role(&self.substitutions, tree, ROLES[3], facts)?,
-            aggregator: self.role(&self.aggregators, tree, ROLES[4], facts)?,
-            server: self.role(&self.servers, tree, ROLES[5], facts)?,
+            objective: self.role(&self.objectives, tree, ROLES[0], context)?,
+            selector: self.role(&self.selectors, tree, ROLES[1], context)?,
+            local: Arc::from(self.role(&self.locals, tree, ROLES[2], context)?),
+            substitution: self.role(&self.substitutions, tree, ROLES[3], context)?,
+            aggregator: self.role(&self.aggregators, tree, ROLES[4], context)?,
+            server: self.role(&self.servers, tree, ROLES[5], context)?,
         })
     }
 
@@ -184,12 +185,12 @@ impl Registry {
         entries: &[Entry<R>],
         tree: &Tree,
         (table, default): (&str, &str),
-        facts: BuildContext,
+        context: BuildContext,
     ) -> Result<Box<R>, SettingsError> {
-        ebb_settings::build(entries, &tree.table(table, facts).with_catalogue(self), Some(default))
+        ebb_settings::build(entries, &tree.table(table, context).with_catalogue(self), Some(default))
     }
 
-    /// The selector that a method goes around, from the registry that it is built from itself.
+    /// Builds the selector that a method wraps, from the same registry as the method itself.
     pub fn inner_selector(
         settings: &Settings<'_>,
         default: &str,
@@ -201,20 +202,20 @@ impl Registry {
     }
 }
 
-/// What is said of a method in a registry.
+/// The description of a method in a registry.
 #[derive(Clone, Copy, Debug)]
 pub struct Method {
-    /// The table in which it is named.
+    /// The settings table in which it is chosen.
     pub role: &'static str,
-    /// Its name.
+    /// Its name, as written after `kind =`.
     pub name: &'static str,
-    /// What it does.
+    /// One line on what it does.
     pub about: &'static str,
-    /// Its settings as they could stand in a file, without `kind`.
+    /// Its settings as in a file, without `kind`.
     pub example: &'static str,
 }
 
-/// The tables in which a run chooses its methods, and the kind that each has if nothing else is said.
+/// The settings tables in which a run chooses its methods, each with its default kind.
 pub const ROLES: [(&str, &str); 6] = [
     ("objective", "enrolled"),
     ("select", "uniform"),
@@ -224,21 +225,21 @@ pub const ROLES: [(&str, &str); 6] = [
     ("server", "plain"),
 ];
 
-/// Something to add to a registry.
+/// An entry for [`Registry::with`] to add.
 pub enum Addition {
-    /// Whose loss is minimised.
+    /// An objective: which clients count, and with which shares.
     Objective(Entry<dyn Objective>),
-    /// Whom to ask.
+    /// A client selection.
     Selector(Entry<dyn Selector>),
-    /// What a client does.
+    /// A local rule: how a client trains.
     Local(Entry<dyn LocalRule>),
-    /// Who stands in for the silent.
+    /// A substitution: what stands in for absent clients.
     Substitution(Entry<dyn Substitution>),
-    /// With what weight each counts.
+    /// An aggregator: how contributions become one vector.
     Aggregator(Entry<dyn Aggregator>),
-    /// How the model moves.
+    /// A server rule: how the aggregate changes the model.
     Server(Entry<dyn ServerRule>),
-    /// A published combination.
+    /// A published combination of methods.
     Recipe(Recipe),
 }
 
@@ -276,9 +277,9 @@ mod tests {
     fn build(text: &str) -> Result<(), String> {
         let registry = Registry::standard();
         let tree = Tree::parse(text, "a.toml").unwrap();
-        let facts = BuildContext { seed: 1, n_clients: 30, n_rounds: 10 };
+        let context = BuildContext { seed: 1, n_clients: 30, n_rounds: 10 };
         let tree = registry.with_recipe(tree).map_err(|error| error.to_string())?;
-        registry.build(&tree, facts).map(|_| ()).map_err(|error| error.to_string())
+        registry.build(&tree, context).map(|_| ()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_recipe_and_method_assumes_keeps_and_costs_is_given_once() {
+    fn every_recipe_and_method_has_exactly_one_card() {
         for recipe in recipes::STANDARD {
             for text in [recipe.paper, recipe.assumes, recipe.keeps, recipe.costs, recipe.defaults] {
                 assert!(!text.is_empty(), "{}", recipe.name);
@@ -324,7 +325,7 @@ mod tests {
         }
     }
 
-    /// What stands in an example as if it held anyway does hold.
+    /// A line without such a word must show the default, so building with or without it gives the same.
     #[test]
     fn examples_show_defaults_or_say_that_a_key_is_required_or_optional() {
         for (table, name, example) in kinds().filter(|(.., example)| !example.contains("all required")) {
@@ -333,8 +334,8 @@ mod tests {
                 let select = if table == "select" { "" } else { "[select]\nkind = \"everyone\"\n" };
                 let text = format!("{local}{select}[{table}]\nkind = \"{name}\"\n{}", lines.join("\n"));
                 let tree = Tree::parse(&text, "a.toml").unwrap();
-                let facts = BuildContext { seed: 1, n_clients: 100, n_rounds: 10 };
-                let built = Registry::standard().build(&tree, facts);
+                let context = BuildContext { seed: 1, n_clients: 100, n_rounds: 10 };
+                let built = Registry::standard().build(&tree, context);
                 built.unwrap_or_else(|error| panic!("{table} {name}: {error}"));
                 tree.resolved()
             };
@@ -376,10 +377,11 @@ mod tests {
         }
     }
 
-    /// Everybody's update points along an axis of its own, so that the aggregate shows whose work is in it. Some do half of it,
-    /// which counts for half, and the rate falls, so that what is remembered may count for less.
+    /// Each client's update points along its own axis, so the aggregate's coordinates show the coefficients.
+    /// One client does half of its steps, which count for half. The learning rate decays, so that stored
+    /// updates may count for less.
     #[test]
-    fn aggregates_say_by_how_much_the_work_of_each_client_is_in_them() {
+    fn coefficients_are_the_weight_of_each_clients_work_in_the_aggregate() {
         let mut world = World::with_samples(&[1, 2, 3, 4]);
         world.oracle_probabilities = vec![0.5; 4];
         world.set_model(&[0.0; 4]);
@@ -393,14 +395,14 @@ mod tests {
                 let along = |client: &usize| {
                     let mut axis = [0.0; 4];
                     axis[*client] = 1.0;
-                    let mut answer = client_update_of(*client, number, &axis);
-                    let update = Arc::make_mut(&mut answer.update);
+                    let mut client_update = client_update_of(*client, number, &axis);
+                    let update = Arc::make_mut(&mut client_update.update);
                     (update.steps, update.steps_requested, update.learning_rate) =
                         (steps(*client), FOUR, learning_rate);
-                    Contribution::own(&answer)
+                    Contribution::own(&client_update)
                 };
-                let came: Vec<_> = clients.iter().map(along).collect();
-                let found = one.aggregate(&Round { learning_rate, ..world.round(number) }, &came);
+                let contributions: Vec<_> = clients.iter().map(along).collect();
+                let found = one.aggregate(&Round { learning_rate, ..world.round(number) }, &contributions);
                 let Some(given) = found.coefficients else {
                     without_coefficients.push(entry.name);
                     break;
@@ -409,7 +411,7 @@ mod tests {
                 given.iter().for_each(|(client, weight)| reported[client.idx()] += weight);
                 let done = |at: usize| f64::from(steps(at).get()) / f64::from(FOUR.get());
                 let same =
-                    |(at, said): (usize, &f64)| (done(at) * f64::from(found.vector[at]) - said).abs() < 1e-6;
+                    |(at, sum): (usize, &f64)| (done(at) * f64::from(found.vector[at]) - sum).abs() < 1e-6;
                 let same = reported.iter().enumerate().all(same);
                 assert!(same, "{}, round {number}: {:?}, not {reported:?}", entry.name, found.vector);
             }
@@ -418,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_names_and_numbers_are_answered_with_the_remedy() {
+    fn errors_about_wrong_names_and_numbers_give_the_remedy() {
         for (text, expected) in [
             (
                 "recipe = \"fedavgg\"",

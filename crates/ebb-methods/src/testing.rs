@@ -1,4 +1,4 @@
-//! A small world to check methods in by hand.
+//! A small world for testing methods by hand.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -17,9 +17,9 @@ pub(crate) struct World {
     shares: Shares,
     model: Vec<f32>,
     trained: Vec<Range<usize>>,
-    /// True clusters.
+    /// True clusters, by client.
     pub(crate) oracle_clusters: Vec<Option<u32>>,
-    /// True chances to be there.
+    /// True availability probabilities, by client.
     pub(crate) oracle_probabilities: Vec<f64>,
 }
 
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// Another model, all of which is trained.
+    /// Replaces the model, all of which is trained.
     pub(crate) fn set_model(&mut self, model: &[f32]) {
         self.model = model.to_vec();
         self.trained = std::iter::once(0..model.len()).collect();
@@ -67,7 +67,7 @@ impl World {
         self.census.leave(ClientId::new(idx), 0);
     }
 
-    /// The client answered that round on time.
+    /// The client's update of this round arrived on time.
     pub(crate) fn acknowledge(&mut self, idx: usize, number: RoundNo) {
         self.census.acknowledge(ClientId::new(idx), number);
     }
@@ -85,7 +85,7 @@ impl World {
         self
     }
 
-    /// A round on a model of one number.
+    /// A round on a model with one parameter.
     pub(crate) fn round(&self, number: RoundNo) -> Round<'_> {
         Round {
             number,
@@ -115,39 +115,39 @@ pub(crate) fn check_aggregate(
     assert!((aggregate[0] - expected).abs() < 1e-6, "{aggregate:?}, not {expected}");
 }
 
-/// The answers of a round, given as (client, value); everybody else was asked in vain.
-pub(crate) fn responses(world: &World, number: RoundNo, answers: &[(usize, f32)]) -> Responses {
+/// The updates of a round, given as (client, value); all other clients are absent.
+pub(crate) fn responses(world: &World, number: RoundNo, client_updates: &[(usize, f32)]) -> Responses {
     responses_of(
         world,
         number,
-        answers.iter().map(|&(client, value)| client_update(client, number, value)).collect(),
+        client_updates.iter().map(|&(client, value)| client_update(client, number, value)).collect(),
     )
 }
 
-/// The answers of a round, ascending by client; everybody else was asked in vain.
+/// The updates of a round, ascending by client; all other clients are absent.
 pub(crate) fn responses_of(world: &World, number: RoundNo, fresh: Vec<ClientUpdate>) -> Responses {
-    let answered = |client: &ClientId| fresh.iter().any(|answer| answer.client == *client);
-    let absent = world.round(number).enrolled().into_iter().filter(|client| !answered(client)).collect();
+    let responded = |client: &ClientId| fresh.iter().any(|client_update| client_update.client == *client);
+    let absent = world.round(number).enrolled().into_iter().filter(|client| !responded(client)).collect();
     Responses { fresh, absent, ..Responses::default() }
 }
 
-/// A client's answer to a round of a model of one number.
+/// A client's update of a model with one parameter.
 pub(crate) fn client_update(client: usize, base: RoundNo, value: f32) -> ClientUpdate {
     client_update_of(client, base, &[value])
 }
 
-/// A client's answer to a round of a larger model.
+/// A client's update of a larger model.
 pub(crate) fn client_update_of(client: usize, base: RoundNo, values: &[f32]) -> ClientUpdate {
     let update = Update { base_round: base, ..update(values.to_vec()) };
     ClientUpdate { client: ClientId::new(client), inclusion_probability: None, update: Arc::new(update) }
 }
 
-/// One client's own update of a model of one number.
+/// A client's own contribution for a model with one parameter.
 pub(crate) fn contribution(client: usize, value: f32) -> Contribution {
     Contribution::own(&client_update(client, 0, value))
 }
 
-/// An update after one step of one.
+/// An update after the single requested step.
 pub(crate) fn update(delta: Vec<f32>) -> Update {
     Update {
         delta: Parcel::of(delta),
@@ -162,7 +162,7 @@ pub(crate) fn update(delta: Vec<f32>) -> Update {
     }
 }
 
-/// One client's own update of a model of one number, after so many of the steps it was asked for.
+/// A client's own contribution for a model with one parameter, after some of the requested steps.
 pub(crate) fn partial(client: usize, value: f32, steps: u32, requested: u32) -> Contribution {
     let mut one = contribution(client, value);
     let update = Arc::make_mut(&mut one.update);
@@ -171,15 +171,15 @@ pub(crate) fn partial(client: usize, value: f32, steps: u32, requested: u32) -> 
     one
 }
 
-/// Builds an aggregator from the settings of its table, to which others may be added.
+/// Builds an aggregator from the settings of its table; other tables may be added.
 pub(crate) fn aggregator(entry: Entry<dyn Aggregator>, text: &str) -> Result<Box<dyn Aggregator>, String> {
     let table = if text.contains("[aggregate]") { text.to_owned() } else { format!("[aggregate]\n{text}") };
     let tree = Tree::parse(&table, "a.toml").unwrap();
-    let facts = BuildContext { n_clients: 4, ..BuildContext::default() };
-    (entry.build)(&tree.table("aggregate", facts)).map_err(|error| error.to_string())
+    let context = BuildContext { n_clients: 4, ..BuildContext::default() };
+    (entry.build)(&tree.table("aggregate", context)).map_err(|error| error.to_string())
 }
 
-/// The weight that each of four clients gets, of whom each did so many of five steps; none: it was silent.
+/// The weight of each of four clients, each of which completed a number of five steps; 0: it was absent.
 pub(crate) fn coefficients(
     entry: Entry<dyn Aggregator>,
     text: &str,
@@ -187,45 +187,45 @@ pub(crate) fn coefficients(
     steps: [u32; 4],
 ) -> [f64; 4] {
     [0, 1, 2, 3].map(|of| {
-        let answered = (0..4).filter(|&idx| steps[idx] > 0);
+        let responded = (0..4).filter(|&idx| steps[idx] > 0);
         let value = |idx| if idx == of { 1.0 } else { 0.0 };
-        let contributions: Vec<_> = answered.map(|idx| partial(idx, value(idx), steps[idx], 5)).collect();
+        let contributions: Vec<_> = responded.map(|idx| partial(idx, value(idx), steps[idx], 5)).collect();
         let moved = aggregator(entry, text).unwrap().aggregate(&world.round(0), &contributions).vector;
         f64::from(moved[0])
     })
 }
 
-/// Builds a selector of a fleet of this size from the settings of its table.
+/// Builds a selector for a fleet of this size from the settings of its table.
 pub(crate) fn selector(
     entry: Entry<dyn Selector>,
     text: &str,
     n_clients: usize,
 ) -> Result<Box<dyn Selector>, String> {
     let tree = Tree::parse(&format!("[select]\n{text}"), "a.toml").unwrap();
-    let facts = BuildContext { n_clients, ..BuildContext::default() };
-    (entry.build)(&tree.table("select", facts)).map_err(|error| error.to_string())
+    let context = BuildContext { n_clients, ..BuildContext::default() };
+    (entry.build)(&tree.table("select", context)).map_err(|error| error.to_string())
 }
 
-/// Whom a cohort consists of, ascending.
+/// The clients of a cohort, ascending.
 pub(crate) fn selected_indices(cohort: &Cohort) -> Vec<usize> {
     let mut idxs: Vec<_> = cohort.clients().into_iter().map(ClientId::idx).collect();
     idxs.sort_unstable();
     idxs
 }
 
-/// Tells a selector of a round in which these clients were asked and reported these losses.
+/// Reports a round to a selector: these clients were selected and reported these losses.
 pub(crate) fn report_losses(
     selector: &mut dyn Selector,
     world: &World,
     number: RoundNo,
     losses: &[(usize, f32)],
 ) {
-    let answer = |&(client, loss): &(usize, f32)| {
+    let client_update = |&(client, loss): &(usize, f32)| {
         let update = Update { base_round: number, loss, ..update(vec![0.0]) };
         ClientUpdate { client: ClientId::new(client), inclusion_probability: None, update: Arc::new(update) }
     };
-    let fresh: Vec<_> = losses.iter().map(answer).collect();
-    let cohort = Cohort::by_deadline(fresh.iter().map(|answer| answer.client));
+    let fresh: Vec<_> = losses.iter().map(client_update).collect();
+    let cohort = Cohort::by_deadline(fresh.iter().map(|client_update| client_update.client));
     let responses = Responses { fresh, ..Responses::default() };
     selector.observe(
         &world.round(number),
@@ -233,7 +233,7 @@ pub(crate) fn report_losses(
     );
 }
 
-/// A selector built from the same settings that takes up where another is.
+/// A selector built from the same settings that continues from another's saved state.
 pub(crate) fn reloaded(
     saved: &dyn Selector,
     entry: Entry<dyn Selector>,
@@ -256,7 +256,7 @@ pub(crate) fn local(entry: Entry<dyn LocalRule>, text: &str) -> Result<Box<dyn L
     (entry.build)(&tree.table("local", BuildContext::default())).map_err(|error| error.to_string())
 }
 
-/// Lets a rule train one client in the first round; returns it as it ended, and what it will remember.
+/// Trains one client with a rule in the first round; returns its final state, and its new memory.
 pub(crate) fn run_local(
     rule: &dyn LocalRule,
     mut client: Parabola,
@@ -279,7 +279,7 @@ pub(crate) struct Parabola {
     velocity: f32,
     steps_requested: u32,
     limit: u32,
-    /// What was asked of it beyond plain steps.
+    /// The step features that were used.
     pub(crate) step_features: BTreeSet<StepFeature>,
 }
 

@@ -13,7 +13,7 @@ impl Bits {
         Bits { words: vec![0; len.div_ceil(64)], len }
     }
 
-    /// How many bits there are, on or off.
+    /// The number of bits, on or off.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -39,7 +39,7 @@ impl Bits {
         }
     }
 
-    /// How many bits are on.
+    /// The number of bits that are on.
     pub fn count(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
@@ -73,14 +73,14 @@ impl Bits {
         found
     }
 
-    /// Turns off whatever is off in `other`.
+    /// Turns off all bits that are off in `other`.
     pub fn intersect(&mut self, other: &Bits) {
         for (at, word) in self.words.iter_mut().enumerate() {
             *word &= other.words.get(at).copied().unwrap_or(0);
         }
     }
 
-    /// Turns off whatever is on in `other`.
+    /// Turns off all bits that are on in `other`.
     pub fn subtract(&mut self, other: &Bits) {
         for (word, other) in self.words.iter_mut().zip(&other.words) {
             *word &= !other;
@@ -104,7 +104,7 @@ impl Bits {
         &self.words
     }
 
-    /// Writes every word anew from a function of its position.
+    /// Writes every word from a function of its position.
     pub fn fill_words(&mut self, mut word: impl FnMut(usize) -> u64) {
         for (at, slot) in self.words.iter_mut().enumerate() {
             *slot = word(at);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_out_others_leaves_the_rest() {
+    fn subtracting_removes_the_others_bits() {
         let mut bits = some(100, &[1, 50, 99]);
         bits.subtract(&some(70, &[2, 50]));
         assert_eq!(bits.iter().collect::<Vec<_>>(), [1, 99]);

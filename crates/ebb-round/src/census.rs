@@ -1,4 +1,5 @@
-//! Who is in the run: joined, left, up, busy, last heard. Arrays and bitsets indexed by client.
+//! What the server knows of all clients: joined, left, up, busy, acknowledged. Arrays and bitsets indexed by
+//! client.
 
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{Bits, Stream};
@@ -6,7 +7,7 @@ use crate::{Bits, Stream};
 /// The number of a round, from 0.
 pub type RoundNo = u32;
 
-/// A client: a dense index, given at enrolment and never used again for another.
+/// A client: a dense index that is given at enrolment and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(u32);
 
@@ -29,7 +30,7 @@ impl ClientId {
 
 const NEVER: RoundNo = RoundNo::MAX;
 
-/// Who is in the run, as arrays indexed by client.
+/// What the server knows of all clients, as arrays indexed by client.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     samples: Vec<u32>,
@@ -44,22 +45,22 @@ pub struct Census {
 }
 
 impl Census {
-    /// Nobody yet.
+    /// An empty census.
     pub fn new() -> Self {
         Census::default()
     }
 
-    /// How many clients were ever enrolled: the length of every array indexed by client.
+    /// The number of clients that ever enrolled: the length of every array indexed by client.
     pub fn len(&self) -> usize {
         self.samples.len()
     }
 
-    /// Whether nobody was ever enrolled.
+    /// Whether no client ever enrolled.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 
-    /// Takes a client in, for the first time or again. New clients come in the order of their index.
+    /// Enrols a client, for the first time or again. New clients come in the order of their index.
     pub fn enrol(&mut self, client: ClientId, samples: u32, number: RoundNo) {
         let idx = client.idx();
         if idx >= self.len() {
@@ -82,7 +83,7 @@ impl Census {
         self.changes += 1;
     }
 
-    /// Lets a client go. What was known of it stays.
+    /// Marks a client as departed; its past stays known.
     pub fn leave(&mut self, client: ClientId, number: RoundNo) {
         let idx = client.idx();
         if self.enrolled.get(idx) {
@@ -100,73 +101,74 @@ impl Census {
         &self.enrolled
     }
 
-    /// How many are in the run.
+    /// The number of clients in the run.
     pub fn n_enrolled(&self) -> usize {
         self.n_enrolled
     }
 
-    /// The enrolled clients that can be reached this round.
+    /// The enrolled clients that can be reached in this round.
     pub fn up(&self) -> &Bits {
         &self.up
     }
 
-    /// For the fleet: who can be reached. Clients that are not enrolled are taken out afterwards.
+    /// For the fleet: sets the clients that can be reached. Clients that are not enrolled are removed
+    /// afterwards.
     pub fn set_up(&mut self, write: impl FnOnce(&Bits, &mut Bits)) {
         write(&self.enrolled, &mut self.up);
         self.up.intersect(&self.enrolled);
     }
 
-    /// The enrolled clients whose answer to an earlier round is still under way, up or not.
+    /// The enrolled clients with a job of an earlier round in flight, up or not.
     pub fn busy(&self) -> &Bits {
         &self.busy
     }
 
-    /// For the fleet: who is busy. Clients that are not enrolled are taken out afterwards.
+    /// For the fleet: sets the busy clients. Clients that are not enrolled are removed afterwards.
     pub fn set_busy(&mut self, write: impl FnOnce(&mut Bits)) {
         self.busy.clear();
         write(&mut self.busy);
         self.busy.intersect(&self.enrolled);
     }
 
-    /// The enrolled clients that can take a job this round: up, and not busy.
+    /// The enrolled clients that can take a job in this round: up, and not busy.
     pub fn free(&self) -> Bits {
         let mut free = self.up.clone();
         free.subtract(&self.busy);
         free
     }
 
-    /// How many samples the client holds.
+    /// The number of samples that the client holds.
     pub fn samples(&self, client: ClientId) -> u32 {
         self.samples[client.idx()]
     }
 
-    /// The round in which the client joined, or joined again.
+    /// The round in which the client joined or last rejoined.
     pub fn joined(&self, client: ClientId) -> Option<RoundNo> {
         self.joined.get(client.idx()).copied().filter(|&number| number != NEVER)
     }
 
-    /// The round in which the client left, if it is gone.
+    /// The round in which the client left, if it has departed.
     pub fn left(&self, client: ClientId) -> Option<RoundNo> {
         self.left.get(client.idx()).copied().filter(|&number| number != NEVER)
     }
 
-    /// The latest round whose job the client answered on time.
+    /// The latest round whose update arrived on time.
     pub fn acknowledged(&self, client: ClientId) -> Option<RoundNo> {
         self.acknowledged.get(client.idx()).copied().filter(|&number| number != NEVER)
     }
 
-    /// Grows with every change of membership or of a sample count.
+    /// A counter of the changes of membership and of sample counts.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// `count` different clients of `among`, every subset as likely, in order of id.
+    /// Draws `count` distinct clients of `among`, every subset with equal probability, in ascending order.
     pub fn draw(among: &Bits, count: usize, stream: &mut Stream) -> Vec<ClientId> {
         let ranks = stream.distinct(among.count(), count);
         among.at_ranks(&ranks).into_iter().map(ClientId::new).collect()
     }
 
-    /// For the engine: the client answered this round's job on time.
+    /// For the engine: the client's update of this round arrived on time.
     pub fn acknowledge(&mut self, client: ClientId, base: RoundNo) {
         let acknowledged = &mut self.acknowledged[client.idx()];
         *acknowledged = if *acknowledged == NEVER { base } else { base.max(*acknowledged) };
@@ -208,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_come_go_and_come_back() {
+    fn clients_join_leave_and_return() {
         let mut census = Census::new();
         for idx in 0..3 {
             census.enrol(ClientId::new(idx), 10, 0);
@@ -233,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_up_and_not_busy_is_free() {
+    fn a_client_that_is_up_and_not_busy_is_free() {
         let mut census = Census::new();
         for idx in 0..4 {
             census.enrol(ClientId::new(idx), 1, 0);
@@ -250,11 +252,11 @@ mod tests {
         busy(&mut census, &[1]);
         census.leave(ClientId::new(1), 2);
         census.enrol(ClientId::new(1), 1, 3);
-        assert!(!census.busy().get(1), "the fleet has not said so yet");
+        assert!(!census.busy().get(1), "the fleet has not reported it yet");
     }
 
     #[test]
-    fn what_is_saved_loads_again() {
+    fn the_saved_census_loads_again() {
         let mut census = Census::new();
         census.enrol(ClientId::new(70), 5, 2);
         census.acknowledge(ClientId::new(70), 3);

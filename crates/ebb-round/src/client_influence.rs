@@ -1,23 +1,23 @@
-//! How much the work of each client counted in the model, beside how much the objective says it should.
+//! The realised influence of each client's work on the model, in comparison with its intended one.
 
 use crate::roles::Round;
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{ClientId, RoundNo};
 
-/// In fleets of more than so many clients nobody looks at each.
+/// The influence of single clients is tracked in fleets of at most this number of clients.
 const MAX_CLIENTS: usize = 4096;
 
-/// What each client was given, and what it was due, over all rounds in which anybody's work counted.
+/// The realised and the intended influence of each client, summed over all rounds with updates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientInfluence {
     realised: Vec<f64>,
     intended: Vec<f64>,
-    /// The first round of which it is not known.
+    /// The first round without known coefficients.
     unknown_since: Option<RoundNo>,
 }
 
 impl ClientInfluence {
-    /// The sum over rounds of the factor by which each client's work was in the aggregate, from client 0.
+    /// The sum over rounds of the coefficient of each client's work in the aggregate, from client 0.
     pub fn realised(&self) -> &[f64] {
         &self.realised
     }

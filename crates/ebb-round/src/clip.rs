@@ -1,8 +1,8 @@
-//! Bounds the length of every answer before any role sees it.
+//! Bounds the norm of every update before any role sees it.
 //!
-//! An update that is longer than allowed is made as short as that. One that carries vectors beside the model is refused instead: they are what the
-//! client's memory changed by, and a part of that would make what the server knows of it wrong for good. What is allowed is known before the round
-//! begins, so that it does not matter who answers first.
+//! An update that exceeds its bound is shortened to it. One with side vectors is refused instead: they are
+//! changes of the client's state, and a shortened change would make the server's copy wrong for good. The
+//! bound is known before the round begins, so it does not depend on who responds first.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -13,49 +13,49 @@ use crate::roles::Metrics;
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{SideName, Update, vectors};
 
-/// The rounds heard last that together have so many lengths say what is usual.
+/// The last rounds that together have this number of norms give the median.
 const NORMS_KEPT: usize = 101;
 
-/// From so many lengths on.
+/// The number of norms from which on the median bounds updates.
 const MIN_NORMS: usize = 10;
 
-/// How long an update may be. Where a length and a multiple are given, the shorter counts.
+/// The bounds on the norms of updates. Where a norm and a multiple are given, the lower bound applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NormBound {
-    /// What is trained of the model, in its own units.
+    /// Bound on the norm of the trained part of the model.
     pub norm: Option<f64>,
-    /// Each vector beside the model, and the running statistics, in their own units.
+    /// Bound on the norm of each side vector, and of the running statistics.
     pub side_norm: Option<f64>,
-    /// So many times the median of the lengths heard in the last rounds, for each kind of vector by itself.
+    /// Bound as a multiple of the median norm in recent rounds, separately for each kind of vector.
     pub median_multiple: Option<f64>,
 }
 
-/// Makes updates as short as they may be.
+/// Shortens updates to their bounds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clip {
     norm_bound: NormBound,
-    /// By kind of vector, the lengths of the rounds that are remembered, as they came, the last round last.
+    /// By kind of vector, the norms of recent rounds in order of arrival, the last round last.
     norms: BTreeMap<VectorKind, VecDeque<Vec<f64>>>,
-    /// What is allowed in the present round.
+    /// The bounds of the current round.
     bounds: BTreeMap<VectorKind, f64>,
-    /// The coordinates that are trained, and those that are not.
+    /// The trained coordinates, and the others.
     parts: [Vec<Range<usize>>; 2],
     n_clipped: u32,
 }
 
-/// A vector of an answer. Names come from clients, so no name can stand for the model.
+/// The kind of a vector in an update. Clients choose side names, so none of them may stand for the model.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum VectorKind {
-    /// What is trained of the model.
+    /// The trained part of the model.
     Trained,
     /// The model's running statistics.
     Statistics,
-    /// A vector beside the model.
+    /// A side vector.
     Side(SideName),
 }
 
 impl VectorKind {
-    /// As it is saved: a digit, and the name of a side vector.
+    /// Its saved form: a digit, and the name of a side vector.
     fn label(&self) -> Cow<'_, str> {
         match self {
             VectorKind::Trained => Cow::Borrowed("0"),
@@ -83,7 +83,7 @@ impl Clip {
         self.norm_bound == NormBound::default()
     }
 
-    /// A round begins, with these coordinates trained and those not: what is allowed now holds until its end.
+    /// Begins a round with these trained coordinates and statistics; the bounds hold until its end.
     pub(crate) fn begin_round(&mut self, trained: &[Range<usize>], statistics: &[Range<usize>]) {
         self.n_clipped = 0;
         if self.is_off() {
@@ -92,7 +92,8 @@ impl Clip {
         self.parts = [trained.to_vec(), statistics.to_vec()];
         self.bounds.clear();
         for (kind, rounds) in &mut self.norms {
-            // Whole rounds, or those that come last in each would say what is usual.
+            // Only whole rounds are kept; otherwise the last clients of each round would determine the
+            // median.
             let mut n_norms: usize = rounds.iter().map(Vec::len).sum();
             while let Some(oldest) = rounds.front().filter(|oldest| n_norms - oldest.len() >= NORMS_KEPT) {
                 n_norms -= oldest.len();
@@ -101,14 +102,14 @@ impl Clip {
             if let Some(times) = self.norm_bound.median_multiple.filter(|_| n_norms >= MIN_NORMS) {
                 self.bounds.insert(kind.clone(), times * median(rounds));
             }
-            // A round without such a vector leaves nothing behind.
+            // A round without such a vector is not kept.
             if rounds.back().is_none_or(|last| !last.is_empty()) {
                 rounds.push_back(Vec::new());
             }
         }
     }
 
-    /// What a vector of this kind may be long.
+    /// The bound on the norm of a vector of this kind.
     fn bound(&self, kind: &VectorKind) -> f64 {
         let given =
             if *kind == VectorKind::Trained { self.norm_bound.norm } else { self.norm_bound.side_norm };
@@ -116,7 +117,7 @@ impl Clip {
         given.into_iter().chain(usual).fold(f64::INFINITY, f64::min)
     }
 
-    /// Shortens an answer's vectors to what they may be, or says that the answer cannot be used.
+    /// Shortens an update's vectors to their bounds, or returns why the update cannot be used.
     pub(crate) fn clip(&mut self, update: &mut Update) -> Result<(), Refusal> {
         if self.is_off() {
             return Ok(());
@@ -145,7 +146,7 @@ impl Clip {
         if refused { Err(Refusal::TooLong) } else { Ok(()) }
     }
 
-    /// By what a vector of this length must be multiplied.
+    /// Records a norm and returns the factor that brings the vector within its bound.
     fn record_and_factor(&mut self, kind: VectorKind, norm: f64) -> f64 {
         let bound = self.bound(&kind);
         if self.norm_bound.median_multiple.is_some() {
@@ -155,7 +156,7 @@ impl Clip {
         if norm > bound { bound / norm } else { 1.0 }
     }
 
-    /// Figures of the round, if anything is bounded.
+    /// Metrics of the round, if any norm is bounded.
     pub(crate) fn metrics(&self) -> Metrics {
         let mut metrics = Metrics::new();
         if !self.is_off() {
@@ -198,7 +199,7 @@ impl State for Clip {
         self.norms.clear();
         for _ in 0..from.u64("vectors")? {
             let kind = VectorKind::parse(from.text("kind")?)
-                .ok_or_else(|| from.error("kind", "is none there is"))?;
+                .ok_or_else(|| from.error("kind", "is not a kind of vector"))?;
             let rounds = (0..from.u64("rounds")?).map(|_| from.f64s("lengths")).collect::<Result<_, _>>()?;
             self.norms.insert(kind, rounds);
         }
@@ -240,16 +241,13 @@ mod tests {
         clip.begin_round(std::slice::from_ref(&(0..1)), &[]);
     }
 
-    /// What becomes of a model of one number.
+    /// The value of a model with one parameter after clipping.
     fn clipped_value(clip: &mut Clip, value: f32, side: Option<f32>) -> Option<f32> {
         let side = side.map(|side| [side]);
         let mut update = update(&[value], side.as_ref().map(<[f32; 1]>::as_slice));
         let taken = clip.clip(&mut update);
         if let Some(side) = side {
-            assert_eq!(
-                update.delta.side_vectors["control"], side,
-                "nothing beside a model is ever shortened"
-            );
+            assert_eq!(update.delta.side_vectors["control"], side, "side vectors are never shortened");
         }
         taken.is_ok().then(|| update.delta.model[0])
     }
@@ -259,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_keeps_its_direction() {
+    fn a_shortened_update_keeps_its_direction() {
         let mut clip = Clip::new(NormBound { norm: Some(1.0), ..NormBound::default() });
         clip.begin_round(&[0..1, 1..2], &[]);
         let mut long = update(&[3.0, -4.0], None);
@@ -269,23 +267,23 @@ mod tests {
         clip.clip(&mut short).unwrap();
         assert_eq!(short.delta.model, [0.3, 0.4]);
         assert_eq!((metric(&clip, "clipped"), metric(&clip, "clip_bound")), (Some(1.0), Some(1.0)));
-        // Numbers whose squares leave f32 are numbers.
+        // Values whose squares overflow f32 are finite.
         begin(&mut clip);
         assert_eq!(metric(&clip, "clipped"), Some(0.0));
         assert_eq!(clipped_value(&mut clip, 3e38, None), Some(1.0));
     }
 
     #[test]
-    fn what_carries_more_than_a_model_is_taken_whole_or_not_at_all() {
+    fn an_update_with_side_vectors_is_used_whole_or_refused() {
         let mut bounded = clip(Some(1.0), Some(10.0), None);
         assert_eq!(clipped_value(&mut bounded, 0.5, Some(9.0)), Some(0.5));
         assert_eq!(clipped_value(&mut bounded, 2.0, Some(9.0)), None, "its model is too long");
-        assert_eq!(clipped_value(&mut bounded, 0.0, Some(1e30)), None, "what is beside it is");
+        assert_eq!(clipped_value(&mut bounded, 0.0, Some(1e30)), None, "its side vector is too long");
         assert_eq!(metric(&bounded, "clipped"), Some(0.0));
     }
 
     #[test]
-    fn running_statistics_have_a_length_of_their_own() {
+    fn running_statistics_have_a_norm_of_their_own() {
         let mut clip = Clip::new(NormBound { norm: Some(1.0), side_norm: Some(20.0), median_multiple: None });
         clip.begin_round(std::slice::from_ref(&(1..2)), &[0..1, 2..3]);
         let mut honest = update(&[12.0, 0.5, 16.0], None);
@@ -304,12 +302,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_usual_is_learned_from_earlier_rounds() {
+    fn the_median_is_taken_over_earlier_rounds() {
         let mut clip = clip(None, None, Some(2.0));
         for length in 1..=9 {
             clipped_value(&mut clip, length as f32, None);
         }
-        // Nine are too few, and the tenth counts from the next round on.
+        // Nine norms are too few; the tenth counts from the next round on.
         begin(&mut clip);
         assert_eq!(clipped_value(&mut clip, 1e6, None), Some(1e6));
         assert_eq!(metric(&clip, "clip_bound"), None);
@@ -320,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_last_in_a_round_does_not_say_what_is_usual() {
+    fn the_last_clients_of_a_round_do_not_determine_the_median() {
         let mut clip = clip(None, None, Some(1.0));
         for _ in 0..3 {
             for client in 0..1000 {
@@ -329,12 +327,12 @@ mod tests {
             begin(&mut clip);
             assert_eq!(metric(&clip, "clip_bound"), Some(1.0));
         }
-        // One whole round is enough, and is all that is kept; then the present one.
+        // One whole round suffices, and is all that is kept; then comes the current one.
         assert_eq!(clip.norms[&VectorKind::Trained].iter().map(Vec::len).collect::<Vec<_>>(), [1000, 0]);
     }
 
     #[test]
-    fn of_two_bounds_the_shorter_counts_and_what_is_usual_is_taken_up_again() {
+    fn the_lower_of_two_bounds_applies_and_recent_norms_are_restored() {
         let mut both = clip(Some(3.0), None, Some(1.0));
         for _ in 0..20 {
             clipped_value(&mut both, 7.0, Some(5.0));
@@ -363,7 +361,7 @@ mod tests {
                 clipped_value(&mut clip, 1.0, None);
             }
             begin(&mut clip);
-            // One vote of three: the median is that of the honest two.
+            // The attacker has one of three norms, so the median is an honest client's.
             assert_eq!(metric(&clip, "clip_bound"), Some(1.0), "{name:?}");
         }
         let mut saver = Saver::new();
@@ -374,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_without_answers_leave_nothing_behind() {
+    fn rounds_without_updates_are_not_kept() {
         let mut clip = clip(None, None, Some(1.0));
         clipped_value(&mut clip, 1.0, Some(1.0));
         (0..100).for_each(|_| begin(&mut clip));

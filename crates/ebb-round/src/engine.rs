@@ -1,4 +1,4 @@
-//! The round itself: asks the six questions in order and knows no method by name.
+//! The round itself: calls the six roles in order and knows no method by name.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,56 +16,56 @@ use crate::roles::{
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{Bits, Census, ClientId, Job, Parcel, RoundNo, Shares, SideName, SpillStore, reported, vectors};
 
-/// One answer to each of the six questions.
+/// One method for each of the six roles.
 pub struct Roles {
-    /// Whose loss is minimised.
+    /// Whose loss is minimised, and with which shares.
     pub objective: Box<dyn Objective>,
-    /// Whom to ask.
+    /// Client selection.
     pub selector: Box<dyn Selector>,
-    /// What a client does.
+    /// How a client trains.
     pub local: Arc<dyn LocalRule>,
-    /// Who stands in for the silent.
+    /// What stands in for absent clients.
     pub substitution: Box<dyn Substitution>,
-    /// With what weight each counts.
+    /// How contributions become one vector.
     pub aggregator: Box<dyn Aggregator>,
-    /// How the model moves.
+    /// How the aggregate changes the model.
     pub server: Box<dyn ServerRule>,
 }
 
-/// What the engine needs to know of a run beside its roles.
+/// What the engine needs to know of a run in addition to its roles.
 #[derive(Clone, Debug, Default)]
 pub struct RunContext {
     /// The seed of everything random.
     pub seed: u64,
-    /// How long answers are waited for, in seconds; infinite if there is no deadline.
+    /// The deadline of a round in seconds after its jobs were sent; infinite if there is none.
     pub deadline_s: f64,
-    /// How many threads sums may use. No result depends on it.
+    /// The number of threads that sums may use; no result depends on it.
     pub threads: usize,
     /// The coordinates of the model that gradients move.
     pub trained_ranges: Vec<Range<usize>>,
-    /// The group of alike clients that each was made in, by client; empty where nobody knows.
+    /// The true cluster of each client, by client; empty where it is unknown.
     pub oracle_clusters: Vec<Option<u32>>,
-    /// The true chance of each client to be there when it is asked, by client; empty where nobody knows.
+    /// The true availability probability of each client, by client; empty where it is unknown.
     pub oracle_probabilities: Vec<f64>,
-    /// Whether the absent are trained too, to measure what their absence costs. Nothing of it reaches the run.
+    /// Whether to train absent clients too and measure the aggregation error; nothing of it reaches the run.
     pub measures_oracle_error: bool,
-    /// How long an update may be.
+    /// The bound on the norms of updates.
     pub norm_bound: NormBound,
-    /// When a round is void; without, no round is, and a model that is not finite stays.
+    /// When a round is void; `None`: no round is, and a model that is not finite stays.
     pub guard: Option<guard::GuardLimits>,
-    /// Selectors take no stated loss for larger, and no stated time for shorter, than this quantile of the
+    /// Selectors see reported losses bounded above, and reported times bounded below, by this quantile of the
     /// round's own.
     pub reported_quantile: Option<f64>,
 }
 
-/// What roles need of every client, beyond training.
+/// What the roles need of every client in addition to training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequiredCapabilities {
-    /// It remembers something from round to round, and sends beside the model what that changed by.
+    /// It keeps state between rounds, and sends the change of that state as side vectors.
     pub memory: bool,
     /// It starts from a model of its own.
     pub own_start: bool,
-    /// It says its loss at a model, and how long it would train.
+    /// It responds to probes with its loss and its expected training time.
     pub probe: bool,
 }
 
@@ -78,67 +78,67 @@ pub struct Engine {
     outstanding: Outstanding,
     next: RoundNo,
     total_cost: Cost,
-    /// The squares of the oracle's errors so far, added up.
+    /// The sum of the squared oracle errors so far.
     oracle_errors2: f64,
     influence: ClientInfluence,
     clip: Clip,
     guard: Guard,
 }
 
-/// What happened in a round.
+/// The result of a round.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Which round.
+    /// The number of the round.
     pub number: RoundNo,
-    /// Who came into the run, ascending.
+    /// Clients that joined the run, ascending.
     pub joined: Vec<ClientId>,
-    /// Who went, ascending.
+    /// Clients that left the run, ascending.
     pub left: Vec<ClientId>,
-    /// The local rate.
+    /// The learning rate of the round's job.
     pub learning_rate: f32,
-    /// Who was asked, ascending by client.
+    /// The selected clients, ascending.
     pub cohort: Cohort,
-    /// Who answered what.
+    /// What they returned.
     pub responses: Responses,
-    /// What the fleet knows of the answers beside what is in them.
+    /// What the fleet knows of the updates in addition to their content.
     pub response_info: ResponseInfo,
-    /// Who stood in for whom, ascending by client.
+    /// Updates that stood in for other clients, ascending by client.
     pub stand_ins: Vec<StandIn>,
-    /// Of the stand-ins that came from one client, how many came from the client's true cluster, and how many there were;
-    /// `None` where clusters are not known.
+    /// Of the stand-ins with a single source, how many came from the client's true cluster, and how many
+    /// there were; `None` where clusters are unknown.
     pub oracle_hits: Option<(u32, u32)>,
-    /// Who of those that were up would not have been heard in time if it had been asked; `None` where nobody can say.
+    /// Clients that were up but would not have returned an update in time; `None` where this is unknown.
     pub oracle_silent: Option<Vec<ClientId>>,
-    /// What the absences cost, if that was asked.
+    /// The aggregation error caused by absences, if it was measured.
     pub oracle_error: Option<OracleError>,
-    /// What the objective decided about single clients.
+    /// Decisions of the objective about single clients.
     pub decisions: Vec<ClientDecision>,
-    /// Figures of the substitution and of the selector.
+    /// Metrics of the roles.
     pub metrics: Metrics,
     /// The norm of the aggregate.
     pub step_norm: f64,
-    /// Why the round is void, if it is: then the model is as before, and nobody counts as heard.
+    /// Why the round is void, if it is: the model is then as before, and no update is acknowledged.
     pub void: Option<Void>,
-    /// How good the model is now, if that was asked.
+    /// The score of the model after the round, if it was evaluated.
     pub score: Option<Score>,
-    /// What the round took.
+    /// The cost of the round.
     pub cost: Cost,
-    /// What all rounds took so far.
+    /// The cost of all rounds so far.
     pub total_cost: Cost,
 }
 
-/// An update that counted for somebody who did not answer on time.
+/// An update that counted for a client without an update on time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StandIn {
-    /// For whom.
+    /// The client for which it counted.
     pub client: ClientId,
-    /// Who computed it; `None` if it was made from several, or from none.
+    /// The client that computed it; `None` if it combines several updates, or none.
     pub source: Option<ClientId>,
-    /// How many rounds ago.
+    /// Its age in rounds.
     pub age: u32,
-    /// What part of the client's say it had.
+    /// The fraction of the client's weight that it got.
     pub fraction: f64,
-    /// How alike source and client are, if that is why.
+    /// The similarity of source and client, if that is why it stood in.
     pub similarity: Option<Similarity>,
 }
 
@@ -175,7 +175,7 @@ impl Engine {
         self.update_shares(number); // the objective
 
         let Roles { objective, selector, local, substitution, aggregator, server } = &mut self.roles;
-        // Where nobody said what is trained, all of it is.
+        // Without trained ranges, all of the model is trained.
         let whole_model = 0..server.model().model.len();
         let trained_ranges = match self.context.trained_ranges.as_slice() {
             [] => std::slice::from_ref(&whole_model),
@@ -208,7 +208,7 @@ impl Engine {
         let oracle_silent = fleet.oracle_silent(&job, cohort.wait);
         let oracle_retention =
             if self.context.measures_oracle_error { Retention::KeepAll } else { Retention::Fold };
-        // Running statistics are averaged whatever the method, and a sum that is folded cannot be taken apart.
+        // Running statistics are averaged whatever the method, and a folded sum cannot be taken apart.
         let statistics = statistics(&round);
         let statistics_retention = if statistics.is_empty() { Retention::Fold } else { Retention::KeepAll };
         let retention = combined_retention([
@@ -220,7 +220,8 @@ impl Engine {
             statistics_retention,
         ]);
         self.clip.begin_round(trained_ranges, &statistics);
-        // Answers that are folded change the aggregator as they come.
+        // Folding changes the aggregator's state as updates arrive, so a copy is kept in case the round is
+        // void.
         let before = self
             .guard
             .is_on()
@@ -287,7 +288,7 @@ impl Engine {
             void = self.guard.check_accuracy(score.as_ref().and_then(|score| score.accuracy));
             if void.is_some() {
                 undo(server.as_mut());
-                // It is that of a model which is no more.
+                // The score is that of a model that was discarded.
                 score = None;
             }
         }
@@ -314,10 +315,10 @@ impl Engine {
         metrics.extend(selector.metrics());
         metrics.extend(aggregator.metrics());
         metrics.extend(self.clip.metrics());
-        // A late answer came when its round was over: what the client made of it there must not be remembered,
-        // for no role took its part in it.
-        for answer in responses.fresh.iter().filter(|_| void.is_none()) {
-            self.census.acknowledge(answer.client, answer.update.base_round);
+        // A late update's round is over. The client must not commit what it learned there, because no role
+        // used its side vectors.
+        for client_update in responses.fresh.iter().filter(|_| void.is_none()) {
+            self.census.acknowledge(client_update.client, client_update.update.base_round);
         }
         self.next += 1;
         let cost = probing + training;
@@ -344,13 +345,13 @@ impl Engine {
         })
     }
 
-    /// Draws cohorts, and all else that is drawn between rounds, from another seed than the run's. For
-    /// servers, whose clients know the seed of the run.
+    /// Draws cohorts, and all else that is drawn between rounds, from another seed than the run's. Servers
+    /// need this, because clients know the seed of the run.
     pub fn reseed(&mut self, seed: u64) {
         self.context.seed = seed;
     }
 
-    /// How many rounds in a row were void by now.
+    /// The number of consecutive void rounds up to now.
     pub fn void_rounds(&self) -> u32 {
         self.guard.void_rounds()
     }
@@ -365,47 +366,47 @@ impl Engine {
         }
     }
 
-    /// The names of the vectors that clients send beside the model.
+    /// The names of the side vectors that clients send.
     pub fn side_vectors(&self) -> Vec<SideName> {
         self.roles.local.side_vectors()
     }
 
-    /// The number of the round that comes next.
+    /// The number of the next round.
     pub fn next(&self) -> RoundNo {
         self.next
     }
 
-    /// Who is in the run.
+    /// What the server knows of all clients.
     pub fn census(&self) -> &Census {
         &self.census
     }
 
-    /// Who counts how much.
+    /// The weight of each client in the objective.
     pub fn shares(&self) -> &Shares {
         &self.shares
     }
 
-    /// The model.
+    /// The current model.
     pub fn model(&self) -> &Parcel {
         self.roles.server.model()
     }
 
-    /// Who is how alike, as far as the substitution knows.
+    /// The similarities that the substitution has estimated.
     pub fn similarity_matrix(&self) -> Option<SimilarityMatrix> {
         self.roles.substitution.similarity_matrix()
     }
 
-    /// Lends the roles a shelf for what they remember beyond the limit they were given.
+    /// Lends the roles a spill store for state beyond their memory limit.
     pub fn set_spill_store(&mut self, store: Box<dyn SpillStore>) {
         self.roles.aggregator.set_spill_store(store);
     }
 
-    /// How much the work of each client counted so far, and how much it should have; `None` where that is not known.
+    /// The realised and the intended influence of each client; `None` where it is not tracked.
     pub fn client_influence(&self) -> Option<&ClientInfluence> {
         self.influence.known()
     }
 
-    /// What all rounds took so far.
+    /// The cost of all rounds so far.
     pub fn total_cost(&self) -> Cost {
         self.total_cost
     }
@@ -465,7 +466,7 @@ impl State for Engine {
     }
 }
 
-/// The state of the roles that learn from answers before it is known whether the round counts.
+/// Saves the roles that change with updates before it is known whether the round is void.
 fn save_roles(
     substitution: &dyn Substitution,
     aggregator: &dyn Aggregator,
@@ -504,8 +505,8 @@ fn statistics(round: &Round<'_>) -> Vec<Range<usize>> {
     starts.zip(ends).filter(|(start, end)| start < end).map(|(start, end)| start..end).collect()
 }
 
-/// Running statistics become the mean of those of this round's answers, by shares: weights that make up for somebody, and
-/// what is remembered, are for directions to go in.
+/// Sets running statistics to their mean over this round's updates, by shares. Correcting weights and stored
+/// updates apply to directions only.
 fn average_statistics(
     round: &Round<'_>,
     statistics: &[Range<usize>],
@@ -527,16 +528,17 @@ fn average_statistics(
     }
 }
 
-/// The cohort ascending by client.
+/// The cohort in ascending order.
 ///
 /// # Panics
-/// When the selector broke its promise: enrolled clients, each at most once.
+///
+/// If the selector broke its promise: enrolled clients, each at most once.
 fn in_order(mut cohort: Cohort, census: &Census) -> Cohort {
     cohort.selected.sort_by_key(|pick| pick.client);
     for pair in cohort.selected.windows(2) {
         assert!(
             pair[0].client != pair[1].client,
-            "the selector picked client {} twice",
+            "the selector returned client {} twice",
             pair[0].client.number()
         );
     }
@@ -544,7 +546,7 @@ fn in_order(mut cohort: Cohort, census: &Census) -> Cohort {
         let client = pick.client;
         assert!(
             census.enrolled().get(client.idx()),
-            "the selector picked client {}, which is not enrolled",
+            "the selector returned client {}, which is not enrolled",
             client.number()
         );
     }
@@ -579,7 +581,7 @@ fn stand_ins(contributions: &[Contribution]) -> Vec<StandIn> {
     contributions.iter().filter(|one| !one.is_own()).map(stand_in).collect()
 }
 
-/// Who is in `after` only, and who is in `before` only.
+/// The clients that are in `after` only, and those that are in `before` only.
 fn membership(before: &Bits, after: &Bits) -> (Vec<ClientId>, Vec<ClientId>) {
     let word = |bits: &Bits, at: usize| bits.words().get(at).copied().unwrap_or(0);
     let n_words = before.words().len().max(after.words().len());

@@ -1,4 +1,4 @@
-//! The world as the engine sees it: who is up, who answers what. Simulated, or over a network.
+//! The clients as the engine sees them, simulated or over a network: availability, updates, cost.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,14 +8,14 @@ use crate::roles::{Probes, Wait};
 use crate::state::State;
 use crate::{Census, ClientId, Job, Parcel, RoundNo, Shares, Update};
 
-/// The clients, wherever they are.
+/// All clients of a run, simulated or over a network.
 pub trait Fleet: State {
-    /// Says who joined, who left, who can be reached in this round and who is busy: whose answer to an earlier round will
-    /// not arrive in this one either.
+    /// Writes who joined, left, is up and is busy into the census. A client is busy if its update for an
+    /// earlier round will not arrive in this round either.
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError>;
 
-    /// Asks clients for their loss at the job's model, over so many of their samples or over all, and how long they would
-    /// take. The silent are missing.
+    /// Requests the loss of the job's model, over this number of samples or over all of them, and the
+    /// expected duration. Clients that do not respond are missing.
     fn probe(
         &mut self,
         clients: &[ClientId],
@@ -23,12 +23,12 @@ pub trait Fleet: State {
         job: &Job,
     ) -> Result<(Probes, Cost), FleetError>;
 
-    /// The state that was saved last is safely on the disk: what only older ones need is not needed any more.
+    /// Reports that the last saved state is safely on disk; data that only older states need can be deleted.
     fn on_state_saved(&mut self) {}
 
-    /// Hands out the orders, which ascend by client, and passes every answer to the sink: first those to
-    /// earlier rounds, then those to this one, ascending by client. What arrives early waits in the fleet. An order to a
-    /// busy client is not sent: a client has one job at a time.
+    /// Sends the assignments, which ascend by client, and passes every update to the sink. Updates for
+    /// earlier rounds come first, then those for this one, each ascending by client. Early ones wait in the
+    /// fleet. A busy client is sent nothing, because a client has one job at a time.
     fn train(
         &mut self,
         assignments: &[Assignment],
@@ -36,8 +36,8 @@ pub trait Fleet: State {
         sink: &mut dyn UpdateSink,
     ) -> Result<Cost, FleetError>;
 
-    /// What clients would return if they did all that the orders ask: an oracle, which only a simulation can be. It
-    /// changes nothing. Clients of which nothing can be said are missing.
+    /// The updates that clients would return for all the work of their assignments: an oracle, which only a
+    /// simulation has. It changes no state. Clients whose update is unknown are missing.
     fn oracle_updates(
         &mut self,
         _assignments: &[Assignment],
@@ -45,62 +45,62 @@ pub trait Fleet: State {
         Ok(Vec::new())
     }
 
-    /// Who of those that are up would not be heard in time if it were asked for this job: an oracle, which only a simulation
-    /// can be. `None` where nobody can say.
+    /// The clients that are up but would not return this job in time: an oracle, which only a simulation has.
+    /// `None` where this is unknown.
     fn oracle_silent(&self, _job: &Arc<Job>, _wait: Wait) -> Option<Vec<ClientId>> {
         None
     }
 
-    /// What the fleet knows of the answers of the round that was just trained, beside what is in them.
+    /// What the fleet knows of the last round's updates in addition to their content.
     fn response_info(&self) -> ResponseInfo {
         ResponseInfo::default()
     }
 }
 
-/// What a fleet knows of a round's answers, beside what is in them.
+/// What a fleet knows of a round's updates in addition to their content.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ResponseInfo {
-    /// How long clients took to answer, in seconds from when the round was opened, ascending by client. Those of whom nobody knows are
+    /// The response times in seconds from the start of the round, ascending by client; unknown ones are
     /// missing.
     pub response_times_s: Vec<(ClientId, f64)>,
-    /// Whose outcome is a guess, where a fleet plays what was recorded of another run.
+    /// Imputed outcomes, where a fleet replays the record of another run.
     pub imputed: Option<Imputed>,
 }
 
-/// Outcomes that nobody saw.
+/// Outcomes that were imputed because none was observed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imputed {
-    /// The rule by which they were guessed.
+    /// The name of the imputation rule.
     pub rule: &'static str,
-    /// Whose, ascending by client.
+    /// The clients whose outcome is imputed, ascending.
     pub clients: Vec<ClientId>,
 }
 
-/// What one client is asked to do.
+/// A job for one client.
 #[derive(Clone, Debug)]
 pub struct Assignment {
-    /// Who.
+    /// The client that gets the job.
     pub client: ClientId,
-    /// What.
+    /// The job itself.
     pub job: Arc<Job>,
-    /// The latest round the client answered on time; it then commits what it remembers of it.
+    /// The latest round whose update arrived on time; the client then commits its state of that round.
     pub acknowledged: Option<RoundNo>,
 }
 
-/// Where a fleet puts answers.
+/// Where a fleet delivers updates.
 pub trait UpdateSink {
-    /// Takes one answer. One that cannot be used is counted as refused, which is no error.
+    /// Takes one update. One that cannot be used is recorded as refused, which is not an error.
     fn offer(&mut self, client: ClientId, update: Update) -> Result<(), FleetError>;
 }
 
-/// What an exchange with the clients took.
+/// The time and traffic of an exchange with clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Seconds: virtual in simulation, real over a network.
+    /// Duration in seconds: virtual in simulation, real over a network.
     pub elapsed_s: f64,
-    /// Payload sent to clients.
+    /// Payload sent to clients, in bytes.
     pub bytes_down: u64,
-    /// Payload received from clients.
+    /// Payload received from clients, in bytes.
     pub bytes_up: u64,
 }
 
@@ -115,20 +115,20 @@ impl std::ops::Add for Cost {
     }
 }
 
-/// What a probe of one client brings.
+/// A client's response to a probe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProbeResult {
-    /// Loss of the model on the client's data, or on as many samples of it as were asked for.
+    /// Loss of the model on the client's data, or on the requested number of its samples.
     pub loss: f32,
-    /// How long the client would train, in seconds.
+    /// Expected training time in seconds.
     pub train_s: f64,
-    /// How long it would send its answer, in seconds.
+    /// Expected upload time in seconds.
     pub upload_s: f64,
 }
 
-/// Judges the model after a round.
+/// Evaluates the model after a round.
 pub trait Evaluator {
-    /// The score, in rounds that call for one, with who is in the run and who counts how much.
+    /// The score, in rounds that are evaluated, given the census and the shares.
     fn evaluate(
         &mut self,
         number: RoundNo,
@@ -138,69 +138,70 @@ pub trait Evaluator {
     ) -> Option<Score>;
 }
 
-/// How good a model is.
+/// The score of a model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Score {
     /// Mean loss over the test data.
     pub loss: f64,
-    /// Share of the test data that is labelled right, where there are labels.
+    /// Accuracy on the test data, where it has labels.
     pub accuracy: Option<f64>,
-    /// The same at each client's own test data. An oracle: no server could ask those that are down.
+    /// The distribution of the score over clients, each on its own test data. An oracle: no server can
+    /// evaluate at clients that are down.
     pub oracle_clients: Option<Spread>,
-    /// The same on the own test data of sets of clients, by name. An oracle, too.
+    /// The scores on the test data of named sets of clients, also an oracle.
     pub oracle_sets: Vec<(String, SetScore)>,
-    /// The same class by class; empty unless it was asked for.
+    /// The accuracy by class; empty unless it was requested.
     pub classes: Vec<ClassScore>,
-    /// For each k that was asked for, the share whose label has one of the k highest scores.
+    /// For each requested k, the fraction of samples whose label is among the k highest scores.
     pub top_k: Vec<(u32, f64)>,
 }
 
-/// How good a model is on the own test data of some clients together.
+/// The score of a model on the test data of a set of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SetScore {
     /// Mean loss.
     pub loss: f64,
-    /// Share that is labelled right, where there are labels.
+    /// Accuracy, where there are labels.
     pub accuracy: Option<f64>,
 }
 
-/// How much of the test data of one class is labelled right.
+/// The accuracy of one class, as counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassScore {
-    /// Samples of the class.
+    /// Test samples of the class.
     pub samples: u32,
-    /// Those among them that are labelled right.
+    /// Correctly classified samples among them.
     pub n_correct: u32,
 }
 
-/// A figure taken at every client.
+/// The distribution of a metric over clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Its mean over clients.
+    /// The mean over clients.
     pub mean: f64,
-    /// Its mean over the tenth of the clients that are served worst.
+    /// The mean over the tenth of the clients with the worst values.
     pub worst_tenth: f64,
-    /// Its standard deviation over clients.
+    /// The standard deviation over clients.
     pub std: f64,
-    /// From the client that is served worst to the one that is served best, in steps of a tenth of them.
+    /// The deciles, from the client with the worst value to the one with the best.
     pub deciles: [f64; 11],
 }
 
-/// Why a fleet could not go on with a round.
+/// Why a fleet could not continue a round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FleetError {
-    /// Answers must come in the order of clients, for sums run in that order.
+    /// Updates arrived out of client order, which sums depend on.
     OutOfOrder {
-        /// The client whose answer came too late.
+        /// The client whose update came too late.
         client: ClientId,
-        /// The client that was heard before it.
+        /// The client whose update came before it.
         after: ClientId,
     },
-    /// Something the fleet depends on failed.
+    /// Something that the fleet depends on failed.
     Failed {
-        /// What was being done, and to whom.
+        /// The operation that failed, and its object.
         operation: String,
-        /// What went wrong.
+        /// The cause.
         message: String,
     },
 }
@@ -210,7 +211,7 @@ impl fmt::Display for FleetError {
         match self {
             FleetError::OutOfOrder { client, after } => write!(
                 f,
-                "the fleet passed on client {}'s answer after client {}'s",
+                "the fleet delivered the update of client {} after that of client {}",
                 client.number(),
                 after.number()
             ),

@@ -1,8 +1,8 @@
 //! Inner products of many vectors with each other, at the speed of a matrix product.
 //!
-//! Coordinates are taken in chunks. Within a chunk sixteen lanes add fused products in f32, lane by lane; the lanes and
-//! then the chunks are added in f64, in a fixed order. Every path does just this, so the bits are the same on every
-//! machine, at every number of threads, and whichever other pairs are asked for.
+//! Coordinates are taken in chunks. Within a chunk sixteen lanes add fused products in f32, lane by lane; the
+//! lanes and then the chunks are added in f64, in a fixed order. Every path does just this, so the bits
+//! depend neither on the machine nor on the number of threads nor on the other requested pairs.
 #![allow(unsafe_code, reason = "calls of functions compiled for a vector unit that was found at run time")]
 
 use std::ops::Range;
@@ -11,27 +11,29 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Bits;
 
-/// Coordinates in a chunk: long enough to be copied fast and for the sums of its lanes not to matter, short enough for
-/// blocks of chunks to stay in the second cache.
+/// Coordinates in a chunk. A chunk is long enough to be copied fast and to make the sums of its lanes cheap.
+/// Blocks of chunks stay in the second-level cache.
 const CHUNK: usize = 3072;
 
-/// Additions that go on side by side.
+/// Additions that run in parallel lanes.
 const LANES: usize = 16;
 
 /// Rows and columns of a tile of pairs whose sums are held in registers.
 const TILE: (usize, usize) = (4, 6);
 
-/// The most vectors in the only block, and in one of several, of which two are worked on at a time.
+/// The largest number of vectors in a single block, and in one of several blocks, two of which are in use at
+/// a time.
 const BLOCK: (usize, usize) = (120, 84);
 
 /// Coordinates that one thread takes at a time, if there are few vectors.
 const PART_LEN: usize = 1 << 16;
 
-/// The most inner products that are kept several times over, once for each part.
+/// The largest number of inner products that are kept once for each part.
 const MAX_PARTIAL_PRODUCTS: usize = 1 << 25;
 
-/// One chunk of one vector, filled up with zeros; no load of sixteen lanes touches two lines of a cache. What is beyond the chunk is
-/// never read: it keeps rows from lying a power of two apart, where they would drive each other out of the first cache.
+/// One chunk of one vector, padded with zeros; no load of sixteen lanes touches two cache lines. The rest of
+/// the row is never read. It keeps rows from lying a power of two apart, where they would evict each other
+/// from the first-level cache.
 #[derive(Clone)]
 #[repr(align(64))]
 struct Row([f32; CHUNK + LANES]);
@@ -49,17 +51,18 @@ pub struct Gram {
     block: usize,
     /// For each block of vectors, its products with all vectors up to its last.
     blocks: Vec<Vec<f64>>,
-    /// By what each vector was divided before, a power of two; empty if none was.
+    /// The divisor of each vector, a power of two; empty if none was divided.
     scales: Vec<f64>,
-    /// How far rounding can take the cosine of parallel vectors from 1.
+    /// The largest distance from 1 that rounding can give the cosine of parallel vectors.
     parallel_tolerance: f64,
 }
 
 impl Gram {
-    /// The inner product of two vectors; 0 if it was not wanted.
+    /// The inner product of two vectors; 0 for a pair that was not requested.
     ///
     /// # Panics
-    /// When there are not so many vectors.
+    ///
+    /// If an index is not below the number of vectors.
     pub fn product(&self, one: usize, other: usize) -> f64 {
         let (row, col) = (one.max(other), one.min(other));
         assert!(row < self.n, "vector {row} of {}", self.n);
@@ -68,9 +71,9 @@ impl Gram {
         if self.scales.is_empty() { product } else { product * self.scales[row] * self.scales[col] }
     }
 
-    /// The cosine of the angle between two vectors; 0 if one of them is zero. It is 1 or -1 for all that
-    /// rounding cannot tell from parallel, so that parallel vectors are alike to the last bit, however long
-    /// they are.
+    /// The cosine of the angle between two vectors; 0 if one of them is zero. It is exactly 1 or -1 where
+    /// rounding cannot tell the vectors from parallel ones. Parallel vectors of any length thus have equal
+    /// cosines to the last bit.
     pub fn cosine(&self, one: usize, other: usize) -> f64 {
         let cosine = cosine(self.product(one, other), self.product(one, one), self.product(other, other));
         if 1.0 - cosine.abs() <= self.parallel_tolerance { cosine.signum() } else { cosine }
@@ -82,7 +85,8 @@ impl Gram {
     }
 }
 
-/// The cosine of the angle between two vectors, from their product and the squares of their norms; 0 if one is zero.
+/// The cosine of the angle between two vectors, from their product and the squares of their norms; 0 if one
+/// is zero.
 pub fn cosine(product: f64, one2: f64, other2: f64) -> f64 {
     let norms = one2.sqrt() * other2.sqrt();
     if norms > 0.0 { (product / norms).clamp(-1.0, 1.0) } else { 0.0 }
@@ -91,21 +95,21 @@ pub fn cosine(product: f64, one2: f64, other2: f64) -> f64 {
 /// The square of the distance between two vectors, from their product and the squares of their norms.
 pub fn distance2(product: f64, one2: f64, other2: f64) -> f64 {
     let square = one2 + other2 - 2.0 * product;
-    // Not `max`, which would make a distance of nothing out of what is no number.
+    // `max` would turn a distance that is NaN into 0.
     if square < 0.0 { 0.0 } else { square }
 }
 
-/// Which pairs are wanted. Every vector's product with itself always is.
+/// Which pairs to compute; every vector's product with itself always is.
 #[derive(Clone, Copy, Debug)]
 pub enum Pairs<'a> {
-    /// All.
+    /// All pairs.
     All,
-    /// For each vector, those of the vectors before it.
+    /// For each vector, the requested ones among the vectors before it.
     Listed(&'a [Bits]),
 }
 
 impl Pairs<'_> {
-    /// Whether a pair is wanted, given the later vector first.
+    /// Whether a pair is requested, given the later vector first.
     fn contains(&self, row: usize, col: usize) -> bool {
         match self {
             Pairs::All => true,
@@ -113,7 +117,7 @@ impl Pairs<'_> {
         }
     }
 
-    /// Which pairs of a tile are to be computed; `None` if none is.
+    /// The pairs of a tile to compute; `None` if there are none.
     fn tile_at(&self, first_row: usize, first_col: usize, n: usize) -> Option<Tile> {
         // Most tiles lie wholly below the diagonal.
         if matches!(self, Pairs::All) && first_row + TILE.0 <= n && first_col + TILE.1 <= first_row {
@@ -123,7 +127,7 @@ impl Pairs<'_> {
         let (mut some, mut whole) = (false, true);
         for (row, mask) in (first_row..).zip(&mut mask) {
             for (col, is_wanted) in (first_col..).zip(mask) {
-                // Beyond the last vector and above the diagonal there is nothing to spare.
+                // Pairs beyond the last vector and above the diagonal are computed anyway.
                 if row < n && col <= row {
                     *is_wanted = self.contains(row, col);
                     some |= *is_wanted;
@@ -136,24 +140,25 @@ impl Pairs<'_> {
     }
 }
 
-/// What is wanted of a tile of pairs.
+/// The pairs of a tile to compute.
 enum Tile {
-    /// Every pair that there is.
+    /// Every pair that exists.
     Whole([[bool; TILE.1]; TILE.0]),
-    /// These, and not the others.
+    /// Only these pairs.
     Masked([[bool; TILE.1]; TILE.0]),
 }
 
-/// The inner products of the vectors over the coordinates in `ranges`. Pairs that are not wanted are not computed.
+/// The inner products of the vectors over the coordinates in `ranges`, only for the requested pairs.
 ///
 /// # Panics
-/// When a range reaches beyond a vector, or `pairs` does not have a set for each vector.
+///
+/// If a range reaches beyond a vector, or `pairs` does not have a set for each vector.
 pub fn gram(vectors: &[&[f32]], ranges: &[Range<usize>], pairs: Pairs<'_>, threads: usize) -> Gram {
     let plain = product(vectors, ranges, pairs, threads);
     if (0..vectors.len()).all(|row| SAFE_NORMS2.contains(&plain.product(row, row))) {
         return plain;
     }
-    // Some numbers are so large or so small that their squares leave what f32 can hold.
+    // Some values are so large or so small that their squares leave the range of f32.
     let scales: Vec<_> = vectors.iter().map(|vector| scale(vector, ranges)).collect();
     let scaled: Vec<Vec<f32>> = vectors
         .iter()
@@ -164,10 +169,10 @@ pub fn gram(vectors: &[&[f32]], ranges: &[Range<usize>], pairs: Pairs<'_>, threa
     Gram { scales, ..product(&rows, ranges, pairs, threads) }
 }
 
-/// Squares of norms that are surely computed without leaving what f32 can hold.
+/// Squared norms that f32 can compute without overflow or underflow.
 const SAFE_NORMS2: std::ops::RangeInclusive<f64> = 1e-20..=1e30;
 
-/// The power of two just below a vector's largest number; 1 if all are zero or one is not finite.
+/// The power of two just below a vector's largest absolute value; 1 if all are zero or one is not finite.
 fn scale(vector: &[f32], ranges: &[Range<usize>]) -> f64 {
     let values = ranges.iter().flat_map(|range| &vector[range.clone()]);
     let largest = values.fold(0.0_f32, |largest, value| largest.max(value.abs()));
@@ -189,7 +194,7 @@ fn product(vectors: &[&[f32]], ranges: &[Range<usize>], pairs: Pairs<'_>, thread
     let len = chunks.len() * CHUNK;
     let n_parts = (len / PART_LEN).min(MAX_PARTIAL_PRODUCTS / (n * n).max(1)).clamp(1, 64);
     let per_part = chunks.len().div_ceil(n_parts).max(1);
-    // The blocks at the end have the most pairs: they come first, so that no thread is left with one at the end.
+    // The last blocks have the most pairs. They come first, so that no thread is left with one at the end.
     let items: Vec<_> = (0..n_parts).flat_map(|part| (0..n_blocks).rev().map(move |at| (part, at))).collect();
     let done: Vec<_> = items.iter().map(|_| Mutex::new(None)).collect();
     let next = AtomicUsize::new(0);
@@ -218,7 +223,7 @@ fn product(vectors: &[&[f32]], ranges: &[Range<usize>], pairs: Pairs<'_>, thread
         blocks[at % n_blocks].iter_mut().zip(part).for_each(|(sum, more)| *sum += more);
     }
     blocks.reverse();
-    // A lane rounds once for each product that it adds: by half an `EPSILON` of the pair's product, and of
+    // A lane rounds once for each product it adds: by at most half an `EPSILON` of the pair's product, and of
     // the two squares together.
     let rounded = chunks.iter().map(|chunk| padded_len(chunk) / LANES).max().unwrap_or(0);
     Gram {
@@ -250,7 +255,7 @@ fn chunks(ranges: &[Range<usize>]) -> Vec<Vec<Range<usize>>> {
     chunks
 }
 
-/// How many columns a block row has.
+/// The number of columns of a block row.
 fn width(at: usize, block: usize) -> usize {
     (at + 1) * block
 }
@@ -280,10 +285,10 @@ fn block_row(
     let width = width(at, block);
     let mut products = vec![0.0; block * width];
     let first_row = at * block;
-    // For each block of columns, the tiles of which something is wanted.
+    // For each block of columns, the tiles with requested pairs.
     let tiles_by_block: Vec<Vec<_>> = (0..=at)
         .map(|col_block| {
-            // Columns stay while rows pass by, for there are fewer rows in a tile.
+            // Columns stay while rows pass by, because a tile has fewer rows.
             let corners = (0..block)
                 .step_by(TILE.1)
                 .flat_map(|col| (0..block).step_by(TILE.0).map(move |row| (row, col)));
@@ -305,7 +310,7 @@ fn block_row(
                 pack(vectors, first_col, chunk, &mut scratch.cols);
                 &scratch.cols
             };
-            // What is copied next comes from the memory while products are formed.
+            // The next chunks are fetched from memory while products are formed.
             let mut prefetch = match (steps.peek(), chunks.get(idx + 1)) {
                 (Some((next, _)), _) if *next != at => {
                     Prefetch::new(vectors, next * block, block, chunk, tiles.len())
@@ -325,19 +330,19 @@ fn block_row(
     products
 }
 
-/// The lines of memory that are copied next, fetched a few at a time.
+/// The cache lines that are copied next, fetched a few at a time.
 struct Prefetch<'a> {
     vectors: &'a [&'a [f32]],
     stretches: &'a [Range<usize>],
     vector: usize,
     stretch: usize,
-    /// Where in the stretch the next line is.
+    /// The coordinate of the next line within its stretch.
     coordinate: usize,
     per_fetch: usize,
 }
 
 impl<'a> Prefetch<'a> {
-    /// Of a block of vectors, in so many fetches.
+    /// Fetches the chunks of a block of vectors in this number of steps.
     fn new(
         vectors: &'a [&'a [f32]],
         first: usize,
@@ -374,11 +379,12 @@ impl<'a> Prefetch<'a> {
     }
 }
 
-/// Asks for a line of memory without waiting for it.
+/// Prefetches a cache line without waiting for it.
 #[inline(always)]
 fn fetch_line(at: &f32) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the address is that of a number that lives; the instruction, which every such processor has, changes nothing.
+    // SAFETY: the address is that of a live value; the instruction, which every x86-64 processor has, changes
+    // nothing.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(at).cast());
@@ -387,12 +393,12 @@ fn fetch_line(at: &f32) {
     let _ = at;
 }
 
-/// How many numbers of a chunk are gone through.
+/// The padded length of a chunk.
 fn padded_len(chunk: &[Range<usize>]) -> usize {
     chunk.iter().map(Range::len).sum::<usize>().next_multiple_of(LANES)
 }
 
-/// Copies a chunk of a block of vectors, filled up with zeros to whole steps; where there are none, zeros.
+/// Copies a chunk of a block of vectors, padded with zeros to whole steps; missing vectors become zeros.
 fn pack(vectors: &[&[f32]], first: usize, chunk: &[Range<usize>], to: &mut [Row]) {
     let len = padded_len(chunk);
     for (row, Row(to)) in to.iter_mut().enumerate() {
@@ -408,7 +414,7 @@ fn pack(vectors: &[&[f32]], first: usize, chunk: &[Range<usize>], to: &mut [Row]
     }
 }
 
-/// Adds the products that are wanted of a tile, over the first `len` of the chunk.
+/// Adds the requested products of a tile, over the first `len` of the chunk.
 fn add_tile(
     (rows, first_row): (&[Row], usize),
     (cols, first_col): (&[Row], usize),
@@ -432,7 +438,7 @@ fn add_tile(
                 }
             }
         }
-        // Three by three, for fewer would leave the unit waiting for each sum.
+        // Three by three, because fewer would leave the unit waiting for each sum.
         Tile::Masked(mask) => {
             for (at, mask) in (first_row..).zip(mask) {
                 let wanted: Vec<_> = (first_col..)
@@ -458,10 +464,10 @@ fn add_tile(
 #[cfg(target_arch = "x86_64")]
 fn tile<const R: usize, const C: usize>(rows: [&Row; R], cols: [&Row; C], len: usize) -> [[f64; C]; R] {
     if is_x86_feature_detected!("avx512f") {
-        // SAFETY: the processor has the unit, as asked in the line above.
+        // SAFETY: the processor has the unit, as checked in the line above.
         unsafe { x86::tile_avx512(rows, cols, len) }
     } else if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-        // SAFETY: the processor has both units, as asked in the line above.
+        // SAFETY: the processor has both units, as checked in the line above.
         unsafe { x86::tile_avx2(rows, cols, len) }
     } else {
         tile_plain(rows, cols, len)
@@ -490,7 +496,7 @@ fn lanes_plain(row: &Row, col: &Row, len: usize) -> f64 {
     lane_sum(lanes)
 }
 
-/// The sum of the lanes, half onto half.
+/// The sum of the lanes, by halving.
 #[inline(always)]
 fn lane_sum(lanes: [f32; LANES]) -> f64 {
     let lane = |at: usize| f64::from(lanes[at]) + f64::from(lanes[at + 8]);
@@ -519,7 +525,7 @@ mod x86 {
         assert!(len <= CHUNK && len.is_multiple_of(LANES), "whole steps within the chunk");
         let mut sums = [[_mm512_setzero_ps(); C]; R];
         for at in (0..len).step_by(LANES) {
-            // SAFETY: sixteen numbers from `at` on are within the chunk.
+            // SAFETY: sixteen values from `at` on are within the chunk.
             let load = |row: &Row| -> __m512 { unsafe { _mm512_loadu_ps(row.chunk().as_ptr().add(at)) } };
             let left: [__m512; R] = std::array::from_fn(|row| load(rows[row]));
             for col in 0..C {
@@ -548,13 +554,13 @@ mod x86 {
     ) -> [[f64; C]; R] {
         assert!(len <= CHUNK && len.is_multiple_of(LANES), "whole steps within the chunk");
         let mut sums = [[(_mm256_setzero_ps(), _mm256_setzero_ps()); C]; R];
-        // Two rows by three columns at a time, for there are but sixteen registers.
+        // Two rows by three columns at a time, because there are only sixteen registers.
         for first_row in (0..R).step_by(2) {
             for first_col in (0..C).step_by(3) {
                 let (last_row, last_col) = (R.min(first_row + 2), C.min(first_col + 3));
                 for at in (0..len).step_by(LANES) {
                     let load = |row: &Row, by: usize| -> __m256 {
-                        // SAFETY: sixteen numbers from `at` on are within the chunk.
+                        // SAFETY: sixteen values from `at` on are within the chunk.
                         unsafe { _mm256_loadu_ps(row.chunk().as_ptr().add(at + by)) }
                     };
                     for row in first_row..last_row {
@@ -577,7 +583,7 @@ mod x86 {
         products
     }
 
-    /// The sum of the lanes, half onto half, as the plain path has it.
+    /// The sum of the lanes, by halving in the same order as in the plain path.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn lane_sum(low: __m256, high: __m256) -> f64 {
@@ -615,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn products_are_those_of_f64_and_threads_leave_the_bits_alone() {
+    fn products_are_those_of_f64_and_threads_do_not_change_the_bits() {
         for (n, len) in
             [(1, 5), (2, 511), (7, 513), (13, 1025), (60, 3000), (125, 700), (250, 64), (9, 140_000)]
         {
@@ -657,7 +663,7 @@ mod tests {
         );
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-            // SAFETY: the processor has both units, as asked in the line above.
+            // SAFETY: the processor has both units, as checked in the line above.
             assert_eq!(unsafe { x86::tile_avx2(left, right, CHUNK) }, plain);
         }
     }
@@ -746,7 +752,7 @@ mod tests {
         let found = gram(&slices(&vectors), ranges, Pairs::All, 1);
         assert_eq!(found.cosine(0, 1), 24.0 / 25.0);
         assert_eq!(found.distance2(0, 1), 2.0);
-        assert_eq!(found.cosine(0, 2), 0.0, "a zero vector points nowhere");
+        assert_eq!(found.cosine(0, 2), 0.0, "a zero vector has no direction");
         assert_eq!(gram(&[], ranges, Pairs::All, 2).n, 0);
     }
 }

@@ -1,40 +1,40 @@
-//! Voids a round whose result cannot be right: the model goes back to what it was before the round.
+//! Voids a round whose result cannot be right: the model stays as it was before the round.
 //!
-//! A round is void if its step is not finite, if it is many times longer than recent steps and longer than
-//! the model, or if the accuracy falls far below that of the last evaluation. What substitution, aggregator
-//! and server rule learned in a void round is undone; who took part in it is not.
+//! A round is void if its step is not finite, or many times longer than recent steps and longer than the
+//! model. It is also void if the accuracy falls far below that of the last evaluation. The state of
+//! substitution, aggregator and server rule is restored after a void round; participation is not undone.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use crate::state::{Loader, Saver, State, StateError};
 
-/// The last so many steps say what is usual.
+/// The number of recent steps whose median is the reference.
 const STEPS_KEPT: usize = 21;
 
-/// From so many steps on, earlier steps say what is usual. Before, the answers of the round do.
+/// The number of steps from which on they are the reference; before, the round's updates are.
 const MIN_STEPS: usize = 5;
 
-/// Of so many answers, one cannot say alone what is usual.
+/// Fewer updates than this cannot outvote a single one.
 const MIN_UPDATES: usize = 3;
 
 /// When a round is void.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GuardLimits {
-    /// A step longer than so many times the median of the last steps, and than the model, voids the round.
+    /// A step longer than this multiple of the recent median, and than the model, voids the round.
     pub median_multiple: Option<f64>,
-    /// The loss of more than this fraction of the last accuracy voids the round.
+    /// A loss of more than this fraction of the last accuracy voids the round.
     pub accuracy_drop: Option<f64>,
 }
 
 /// Why a round is void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Void {
-    /// A number of the step or of the model is NaN or infinite.
+    /// A value of the step or of the model is NaN or infinite.
     NotFinite,
-    /// The step is many times longer than usual.
+    /// The step is many times longer than recent ones.
     StepTooLong,
-    /// The accuracy fell off a cliff.
+    /// The accuracy collapsed.
     AccuracyFell,
 }
 
@@ -53,21 +53,21 @@ impl fmt::Display for Void {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Void::NotFinite => "the step is not finite",
-            Void::StepTooLong => "the step is many times longer than usual",
-            Void::AccuracyFell => "the accuracy fell off a cliff",
+            Void::StepTooLong => "the step is many times longer than recent ones",
+            Void::AccuracyFell => "the accuracy collapsed",
         })
     }
 }
 
-/// What recent rounds were like.
+/// The reference values from recent rounds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guard {
     limits: Option<GuardLimits>,
-    /// The lengths of the last steps that moved the model.
+    /// The norms of the last steps that moved the model.
     step_norms: VecDeque<f64>,
     /// The accuracy at the last evaluation.
     accuracy: Option<f64>,
-    /// How many rounds in a row were void.
+    /// The number of consecutive void rounds.
     void_rounds: u32,
 }
 
@@ -80,16 +80,16 @@ impl Guard {
         self.limits.is_some()
     }
 
-    /// Whether the lengths of the round's answers are asked for.
+    /// Whether the norms of the round's updates are needed.
     pub(crate) fn needs_update_norms(&self) -> bool {
         self.step_norms.len() < MIN_STEPS
             && self.limits.is_some_and(|limits| limits.median_multiple.is_some())
     }
 
-    /// Why a step of this length voids the round, if it does. `answers` are the lengths of the round's answers, which
-    /// count as usual as long as few steps are known. Where they are too few to outvote a liar, the length of
-    /// the model counts. A step no longer than the model voids nothing: steps grow many times longer when
-    /// clients come back that were away for long.
+    /// Why a step of this norm voids the round, if it does. `update_norms` are the norms of the round's
+    /// updates, the reference as long as few steps are known. Where they are too few to outvote a single
+    /// attacker, the model's norm is. A step no longer than the model voids nothing, because steps grow many
+    /// times longer when clients return after a long absence.
     pub(crate) fn check_step(
         &mut self,
         step_norm: f64,
@@ -122,17 +122,17 @@ impl Guard {
         fell.then_some(Void::AccuracyFell)
     }
 
-    /// The round is void: nothing of it is usual.
+    /// Counts a void round; its step and accuracy do not become references.
     pub(crate) fn record_void(&mut self) {
         self.void_rounds += 1;
     }
 
-    /// How many rounds in a row were void.
+    /// The number of consecutive void rounds.
     pub(crate) fn void_rounds(&self) -> u32 {
         self.void_rounds
     }
 
-    /// The round counts: it is part of what is usual from now on.
+    /// Counts a valid round; its step and accuracy become references.
     pub(crate) fn record_valid(&mut self, step_norm: f64, accuracy: Option<f64>) {
         if !self.is_on() {
             return;
@@ -148,7 +148,7 @@ impl Guard {
     }
 }
 
-/// The middle one; of two in the middle the smaller, for one of them may be a liar's.
+/// The median; of two middle values the smaller one, because the other may be an attacker's.
 fn median(norms: impl Iterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<_> = norms.collect();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_measured_by_the_rounds_answers_until_steps_are_known() {
+    fn a_step_is_compared_with_the_rounds_updates_until_steps_are_known() {
         let mut guard = guard();
         assert_eq!(guard.check_step(10.0, true, &[1.0, 1.0, 50.0], 0.0), None);
         assert_eq!(guard.check_step(10.1, true, &[1.0, 1.0, 50.0], 0.0), Some(Void::StepTooLong));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_come_back_may_make_long_steps_of_short_ones() {
+    fn returning_clients_may_make_steps_longer() {
         let mut guard = guard();
         (0..21).for_each(|_| guard.record_valid(0.007, None));
         assert_eq!(guard.check_step(0.1, true, &[], 5.0), None);
@@ -209,11 +209,11 @@ mod tests {
     }
 
     #[test]
-    fn one_or_two_answers_do_not_say_what_is_usual() {
-        for answers in [&[3e38][..], &[1.0, 3e38]] {
-            assert_eq!(guard().check_step(1e38, true, answers, 40.0), Some(Void::StepTooLong));
-            assert_eq!(guard().check_step(400.0, true, answers, 40.0), None);
-            assert_eq!(guard().check_step(10.0, true, answers, 0.0), None, "a model may begin at zero");
+    fn one_or_two_updates_are_no_reference() {
+        for update_norms in [&[3e38][..], &[1.0, 3e38]] {
+            assert_eq!(guard().check_step(1e38, true, update_norms, 40.0), Some(Void::StepTooLong));
+            assert_eq!(guard().check_step(400.0, true, update_norms, 40.0), None);
+            assert_eq!(guard().check_step(10.0, true, update_norms, 0.0), None, "a model may begin at zero");
         }
         assert_eq!(guard().check_step(10.1, true, &[1.0, 1.0, 50.0, 50.0], 5.0), Some(Void::StepTooLong));
     }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_usual_survives_a_restart() {
+    fn the_reference_values_survive_a_restart() {
         let mut before = guard();
         (0..40).for_each(|at| before.record_valid(f64::from(at), Some(0.5)));
         before.record_void();

@@ -1,4 +1,4 @@
-//! Takes the answers of a round: refuses what cannot be used, folds or keeps the rest.
+//! Receives the updates of a round: refuses unusable ones, folds or keeps the rest.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,31 +12,31 @@ use crate::roles::{
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{ClientId, Parcel, RoundNo, Update, vectors};
 
-/// An answer that was not used. Its client counts as silent.
+/// An update that was not used; its client counts as absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedUpdate {
-    /// Who sent it.
+    /// The client that sent it.
     pub client: ClientId,
     /// Why it was refused.
     pub reason: Refusal,
 }
 
-/// Why an answer was refused.
+/// Why an update was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
-    /// The client was not asked.
+    /// The client was not selected.
     NotSelected,
-    /// It belongs to a round in which the client owes no answer.
+    /// Its base round is not one in which the client has a job in flight.
     WrongRound,
-    /// The client had answered already.
+    /// The client had already returned an update.
     Duplicate,
-    /// A vector has another length than the model.
+    /// A vector's length differs from the model's.
     WrongLength,
-    /// A number is NaN or infinite.
+    /// A value is NaN or infinite.
     NotFinite,
     /// The training loss is NaN or infinite.
     Diverged,
-    /// It is longer than an update may be, and cannot be shortened.
+    /// It exceeds the norm bound and cannot be shortened.
     TooLong,
 }
 
@@ -61,16 +61,17 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Updates that wait to be added to the sum together: one pass over the sum serves all of them. Of small ones, as many as have
-/// about so many numbers, for starting threads for a few would take longer than adding them; but no more than can wait anywhere.
+/// Folded updates are added in batches, so that one pass over the sum serves several. Small updates form
+/// larger batches, because starting threads for a few would cost more than adding them. The batch size is
+/// bounded.
 const MIN_FOLD_BATCH: usize = 16;
 const FOLD_PARAMETERS: usize = 1 << 23;
 const MAX_FOLD_BATCH: usize = 1024;
 
-/// For how many rounds an answer may still come.
+/// The number of rounds for which a late update is accepted.
 pub const MAX_STALENESS_ROUNDS: u32 = 32;
 
-/// Takes the answers of one round.
+/// Receives the updates of one round.
 pub(crate) struct Inbox<'a> {
     round: &'a Round<'a>,
     cohort: &'a Cohort,
@@ -79,17 +80,17 @@ pub(crate) struct Inbox<'a> {
     clip: &'a mut Clip,
     responses: Responses,
     fold: Option<Fold>,
-    /// The lengths of on-time answers, if they are asked for.
+    /// The norms of on-time updates, if they are needed.
     norms: Option<Vec<f64>>,
 }
 
-/// What came of a round's answers.
+/// The result of a round's updates.
 pub(crate) struct ClosedInbox {
-    /// Who answered what.
+    /// What the selected clients returned.
     pub(crate) responses: Responses,
     /// The aggregate, if updates were folded.
     pub(crate) folded: Option<Aggregate>,
-    /// The lengths of on-time answers, if they were asked for.
+    /// The norms of on-time updates, if they were requested.
     pub(crate) norms: Vec<f64>,
 }
 
@@ -121,12 +122,12 @@ impl<'a> Inbox<'a> {
         Inbox { round, cohort, outstanding, aggregator, clip, responses: Responses::default(), fold, norms }
     }
 
-    /// Ends the round.
+    /// Closes the round.
     pub(crate) fn close(mut self, elapsed_s: f64) -> ClosedInbox {
-        let mut on_time = self.responses.fresh.iter().map(|answer| answer.client).peekable();
+        let mut on_time = self.responses.fresh.iter().map(|client_update| client_update.client).peekable();
         let selected = self.cohort.selected.iter().map(|pick| pick.client);
         self.responses.absent =
-            selected.filter(|client| on_time.next_if(|answered| answered == client).is_none()).collect();
+            selected.filter(|client| on_time.next_if(|responded| responded == client).is_none()).collect();
         self.responses.elapsed_s = elapsed_s;
         self.outstanding.add_absent(self.round.number, &self.responses.absent);
         let folded = self.fold.take().map(|mut fold| {
@@ -139,14 +140,19 @@ impl<'a> Inbox<'a> {
         ClosedInbox { responses: self.responses, folded, norms: self.norms.unwrap_or_default() }
     }
 
-    /// The chance a fresh answer was asked with, or why the answer is refused.
+    /// The inclusion probability of a fresh update's client, or why the update is refused.
     fn check(&self, client: ClientId, update: &Update) -> Result<Option<f64>, Refusal> {
         let inclusion_probability = if update.base_round == self.round.number {
             let selected = &self.cohort.selected;
             let at = selected
                 .binary_search_by_key(&client, |pick| pick.client)
                 .map_err(|_| Refusal::NotSelected)?;
-            if self.responses.fresh.binary_search_by_key(&client, |answer| answer.client).is_ok() {
+            if self
+                .responses
+                .fresh
+                .binary_search_by_key(&client, |client_update| client_update.client)
+                .is_ok()
+            {
                 return Err(Refusal::Duplicate);
             }
             selected[at].inclusion_probability
@@ -176,15 +182,15 @@ impl UpdateSink for Inbox<'_> {
     fn offer(&mut self, client: ClientId, mut update: Update) -> Result<(), FleetError> {
         let checked = self.check(client, &update);
         let inclusion_probability =
-            match checked.and_then(|chance| self.clip.clip(&mut update).map(|()| chance)) {
-                Ok(chance) => chance,
+            match checked.and_then(|probability| self.clip.clip(&mut update).map(|()| probability)) {
+                Ok(probability) => probability,
                 Err(why) => {
                     self.responses.refused.push(RefusedUpdate { client, reason: why });
                     return Ok(());
                 }
             };
         let fresh = update.base_round == self.round.number;
-        let last = self.responses.fresh.last().map(|answer| answer.client);
+        let last = self.responses.fresh.last().map(|client_update| client_update.client);
         if let Some(after) = last.filter(|&last| fresh && last > client) {
             return Err(FleetError::OutOfOrder { client, after });
         }
@@ -204,18 +210,18 @@ impl UpdateSink for Inbox<'_> {
             norms.push(vectors::norm(&update.delta.model));
         }
         let folded = self.fold.is_some().then(|| std::mem::take(&mut update.delta));
-        let answer = ClientUpdate { client, inclusion_probability, update: Arc::new(update) };
+        let client_update = ClientUpdate { client, inclusion_probability, update: Arc::new(update) };
         if let (Some(delta), Some(fold)) = (folded, &mut self.fold) {
-            let weight = self.aggregator.weigh(self.round, &Contribution::own(&answer));
+            let weight = self.aggregator.weigh(self.round, &Contribution::own(&client_update));
             fold.total_weight += weight;
             fold.buffered.push((delta, weight));
-            fold.coefficients.push((client, weight * answer.update.completed_fraction()));
+            fold.coefficients.push((client, weight * client_update.update.completed_fraction()));
             let batch_size = (FOLD_PARAMETERS / fold.sum.len().max(1)).clamp(MIN_FOLD_BATCH, MAX_FOLD_BATCH);
             if fold.buffered.len() >= batch_size {
                 fold.flush(self.round.threads);
             }
         }
-        self.responses.fresh.push(answer);
+        self.responses.fresh.push(client_update);
         Ok(())
     }
 }
@@ -229,7 +235,7 @@ impl Fold {
     }
 }
 
-/// The answers that may still come: who was asked in recent rounds and stayed silent.
+/// The jobs in flight: clients that recent rounds selected and that returned nothing yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outstanding {
     rounds: VecDeque<(RoundNo, Vec<ClientId>)>,
@@ -237,13 +243,13 @@ pub(crate) struct Outstanding {
 
 impl Outstanding {
     fn contains(&self, client: ClientId, base: RoundNo) -> bool {
-        self.rounds.iter().any(|(number, silent)| *number == base && silent.binary_search(&client).is_ok())
+        self.rounds.iter().any(|(number, absent)| *number == base && absent.binary_search(&client).is_ok())
     }
 
     fn remove(&mut self, client: ClientId, base: RoundNo) {
-        for (number, silent) in &mut self.rounds {
+        for (number, absent) in &mut self.rounds {
             if *number == base {
-                silent.retain(|&one| one != client);
+                absent.retain(|&one| one != client);
             }
         }
     }
@@ -261,10 +267,10 @@ impl Outstanding {
 impl State for Outstanding {
     fn save(&self, to: &mut Saver) {
         to.u64("rounds", self.rounds.len() as u64);
-        for (number, silent) in &self.rounds {
+        for (number, absent) in &self.rounds {
             to.u64("number", u64::from(*number));
-            let silent: Vec<_> = silent.iter().map(|client| client.number()).collect();
-            to.u32s("silent", &silent);
+            let absent: Vec<_> = absent.iter().map(|client| client.number()).collect();
+            to.u32s("silent", &absent);
         }
     }
 
@@ -272,8 +278,8 @@ impl State for Outstanding {
         self.rounds.clear();
         for _ in 0..from.u64("rounds")? {
             let number = from.u32("number")?;
-            let silent = from.u32s("silent")?.into_iter().map(|one| ClientId::new(one as usize)).collect();
-            self.rounds.push_back((number, silent));
+            let absent = from.u32s("silent")?.into_iter().map(|one| ClientId::new(one as usize)).collect();
+            self.rounds.push_back((number, absent));
         }
         Ok(())
     }

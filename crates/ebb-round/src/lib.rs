@@ -1,8 +1,8 @@
-//! One federated round: its vocabulary, the six roles that answer its questions, and the engine that asks.
+//! One federated round: its vocabulary, its six roles, and the engine that calls them in order.
 //!
-//! Every method for unreliable clients answers one of six questions that each round asks in the same
-//! order; [`roles`] has a trait for each. The [`Engine`] asks them and knows no method by name. Who is up,
-//! how fast clients are and what gets lost is the world; the engine sees it through [`Fleet`].
+//! Every method for unreliable clients answers one of six questions of a round; [`roles`] has a trait for
+//! each. The [`Engine`] calls the roles and knows no method by name. Availability, speed and losses of
+//! clients belong to the world, which the engine sees through [`Fleet`].
 //!
 //! This crate does no I/O and reads no clock.
 

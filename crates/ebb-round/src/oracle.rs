@@ -1,4 +1,5 @@
-//! What the absences cost, measured against what the absent would have returned. Only a simulation can know.
+//! The aggregation error caused by absences, measured with the updates that absent clients would have
+//! returned. Only a simulation can measure it.
 
 use std::sync::Arc;
 
@@ -6,31 +7,32 @@ use crate::gram::{Pairs, gram};
 use crate::roles::{Contribution, Responses, Round};
 use crate::{ClientId, Update};
 
-/// The error of a round's aggregate, and what bounds it (FL-FDMS, Theorem 1).
+/// The error of a round's aggregate, and its bounds (FL-FDMS, Theorem 1).
 ///
-/// All of it is over the coordinates that are trained, as squares of Euclidean norms.
+/// All values are over the trained coordinates, as squares of Euclidean norms.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OracleError {
-    /// The aggregate less what everybody in the objective would have made of it: `||e_t||^2`.
+    /// The squared norm of the aggregate minus that under full participation: `||e_t||^2`.
     pub error2: f64,
-    /// The share of the objective that did not answer on time: `alpha`.
+    /// The share of the objective without an update on time: `alpha`.
     pub absent_share: f64,
-    /// The largest difference between two clients' updates: `sigma_P^2`.
+    /// The largest squared distance between two clients' updates: `sigma_P^2`.
     pub max_distance2: f64,
-    /// The same between two clients of one true cluster, where there are such pairs: `sigma_F^2`.
+    /// The same within a true cluster, where there are such pairs: `sigma_F^2`.
     pub max_distance_in_cluster2: Option<f64>,
-    /// The mean of `||e_t||^2` over the rounds so far: Psi of the theorem up to its constant.
+    /// The mean of `||e_t||^2` over the rounds so far: the theorem's `Psi` up to its constant.
     pub psi: f64,
 }
 
-/// The error of the aggregate; `psi` is left for the caller. `absent` is what the missing would have returned.
+/// The error of the aggregate; the caller sets `psi`. `absent` has the updates that absent clients would have
+/// returned.
 pub(crate) fn error(
     round: &Round<'_>,
     responses: &Responses,
     absent: &[(ClientId, Arc<Update>)],
     aggregate: &[f32],
 ) -> OracleError {
-    let fresh = responses.fresh.iter().map(|answer| (answer.client, &answer.update));
+    let fresh = responses.fresh.iter().map(|client_update| (client_update.client, &client_update.update));
     let mut everybody: Vec<_> =
         fresh.chain(absent.iter().map(|(client, update)| (*client, update))).collect();
     everybody.retain(|(client, _)| round.share(*client) > 0.0);
@@ -60,12 +62,12 @@ pub(crate) fn error(
     OracleError { error2, absent_share, max_distance2, max_distance_in_cluster2, psi: f64::NAN }
 }
 
-/// Of the stand-ins whose source is one client and whose two clusters are known, how many are of one cluster, and how many
-/// there are.
+/// Of the stand-ins with a single source and two known clusters, how many are from the client's cluster, and
+/// how many there are.
 pub(crate) fn cluster_hits(round: &Round<'_>, contributions: &[Contribution]) -> Option<(u32, u32)> {
     let (mut hits, mut known) = (0, 0);
     for one in contributions.iter().filter(|one| !one.is_own()) {
-        // A client's own old update is of its own cluster, and says nothing.
+        // A client's own old update is from its own cluster, which tells nothing about the choice.
         let Some(source) = one.source.filter(|&source| source != one.client) else { continue };
         if let (Some(wanted), Some(found)) = (round.oracle_cluster(one.client), round.oracle_cluster(source))
         {

@@ -1,4 +1,4 @@
-//! What travels: a model plus named side vectors; jobs and updates.
+//! What is sent: a model with named side vectors, jobs and updates.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,10 +12,10 @@ use crate::state::{Loader, Saver, StateError};
 /// The name of a side vector.
 pub type SideName = Cow<'static, str>;
 
-/// A flat vector of the model's size, and whatever a method sends along with it.
+/// A flat vector of the model's size, with the side vectors of the method.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Parcel {
-    /// The model, or a difference of two.
+    /// The model, or a difference of two models.
     pub model: Vec<f32>,
     /// Control variates and the like, each of the model's length.
     pub side_vectors: BTreeMap<SideName, Vec<f32>>,
@@ -27,7 +27,7 @@ impl Parcel {
         Parcel { model, side_vectors: BTreeMap::new() }
     }
 
-    /// What it weighs on the wire, uncompressed.
+    /// Its uncompressed size on the wire, in bytes.
     pub fn bytes(&self) -> u64 {
         let n_parameters = self.model.len() + self.side_vectors.values().map(Vec::len).sum::<usize>();
         4 * n_parameters as u64
@@ -58,7 +58,7 @@ impl Parcel {
     }
 }
 
-/// The named pieces that a flat model vector consists of, in order.
+/// The named tensors of a flat model vector, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     tensors: Vec<Tensor>,
@@ -68,27 +68,27 @@ pub struct Layout {
 /// One tensor of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
-    /// Its name, as PyTorch would have it.
+    /// Its name, as in PyTorch.
     pub name: String,
     /// Its shape, row-major.
     pub shape: Vec<usize>,
-    /// Whether gradients move it; running statistics are only carried along.
+    /// Whether gradients move it; running statistics are only averaged.
     pub is_trained: bool,
 }
 
 impl Layout {
-    /// The pieces, laid one after another.
+    /// A layout of these tensors, one after another.
     pub fn new(tensors: Vec<Tensor>) -> Self {
-        let len = tensors.iter().map(|piece| piece.shape.iter().product::<usize>()).sum();
+        let len = tensors.iter().map(|tensor| tensor.shape.iter().product::<usize>()).sum();
         Layout { tensors, len }
     }
 
-    /// How many numbers the model has.
+    /// The number of parameters of the model.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the model has no numbers.
+    /// Whether the model has no parameters.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -96,7 +96,7 @@ impl Layout {
     /// The stretches of the flat vector that gradients move.
     pub fn trained_ranges(&self) -> Vec<Range<usize>> {
         let mut stretches: Vec<Range<usize>> = Vec::new();
-        for (_, range) in self.tensors().filter(|(piece, _)| piece.is_trained) {
+        for (_, range) in self.tensors().filter(|(tensor, _)| tensor.is_trained) {
             match stretches.last_mut() {
                 Some(last) if last.end == range.start => last.end = range.end,
                 _ => stretches.push(range),
@@ -105,37 +105,37 @@ impl Layout {
         stretches
     }
 
-    /// Each piece with the range it takes in the flat vector.
+    /// Each tensor with its range in the flat vector.
     pub fn tensors(&self) -> impl Iterator<Item = (&Tensor, Range<usize>)> {
         let mut start = 0;
-        self.tensors.iter().map(move |piece| {
-            let range = start..start + piece.shape.iter().product::<usize>();
+        self.tensors.iter().map(move |tensor| {
+            let range = start..start + tensor.shape.iter().product::<usize>();
             start = range.end;
-            (piece, range)
+            (tensor, range)
         })
     }
 }
 
-/// How much local work a job asks for.
+/// The amount of local work that a job requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     /// Steps or passes over the client's data.
     pub amount: Amount,
-    /// Samples a step; `None`: all the client holds.
+    /// Samples a step; `None`: all samples of the client.
     pub batch_size: Option<NonZeroU32>,
 }
 
 /// The amount of local work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// So many mini-batches.
+    /// A number of mini-batches.
     Steps(NonZeroU32),
-    /// So many passes over the client's data.
+    /// A number of passes over the client's data.
     Epochs(NonZeroU32),
 }
 
 impl Work {
-    /// The same, so many times.
+    /// This multiple of the work.
     #[must_use]
     pub fn times(self, times: NonZeroU32) -> Work {
         let amount = match self.amount {
@@ -145,7 +145,7 @@ impl Work {
         Work { amount, ..self }
     }
 
-    /// The work in steps, for a client that holds `samples`.
+    /// The work in steps, for a client with this number of samples.
     pub fn steps(&self, samples: u32) -> NonZeroU32 {
         match self.amount {
             Amount::Steps(steps) => steps,
@@ -158,49 +158,50 @@ impl Work {
     }
 }
 
-/// What the clients asked in a round are told to do.
+/// What the selected clients of a round are asked to do.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The round it belongs to.
     pub round: RoundNo,
     /// The model to start from, and side vectors.
     pub global: Arc<Parcel>,
-    /// The local rate.
+    /// The learning rate.
     pub learning_rate: f32,
-    /// How much to do.
+    /// The requested work.
     pub work: Work,
 }
 
-/// What a client returns.
+/// The result of a client's local training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
-    /// New minus old. Empty once the update was folded into the round's sum.
+    /// The change of the model and of side vectors; empty once the update was folded into the round's sum.
     pub delta: Parcel,
-    /// The round whose job it answers.
+    /// The round of its job.
     pub base_round: RoundNo,
-    /// The local rate it was made with.
+    /// The learning rate of its job.
     pub learning_rate: f32,
-    /// Steps done.
+    /// Completed steps.
     pub steps: NonZeroU32,
-    /// Steps asked for.
+    /// Requested steps.
     pub steps_requested: NonZeroU32,
-    /// Samples the client trained on.
+    /// Number of samples the client trained on.
     pub samples: u32,
     /// Mean training loss over its steps.
     pub loss: f32,
-    /// How far its training loss fell: the mean over the first tenth of its steps less that over the last tenth.
+    /// The fall of its training loss: the mean over the first tenth of its steps minus that over the last
+    /// tenth.
     pub loss_fall: f32,
-    /// Mean training accuracy over its steps, where there is such a thing.
+    /// Mean training accuracy over its steps, where there are labels.
     pub accuracy: Option<f32>,
 }
 
 impl Update {
-    /// Whether all the work was done.
+    /// Whether all of the work was done.
     pub fn is_whole(&self) -> bool {
         self.steps >= self.steps_requested
     }
 
-    /// What part of the work was done.
+    /// The completed fraction of the work.
     pub fn completed_fraction(&self) -> f64 {
         f64::from(self.steps.get()) / f64::from(self.steps_requested.get())
     }

@@ -1,8 +1,7 @@
-//! Bounds what clients state of themselves: no loss counts as larger, and no time as shorter, than a quantile
-//! of the round's.
+//! Bounds what clients report: losses from above and times from below, by a quantile of the round's values.
 //!
-//! Selectors go by stated losses and times, which nobody can check. A client that states a huge loss ties
-//! with the others above the quantile instead of being asked first in every round.
+//! Selectors depend on reported losses and times, which nobody can verify. A client that reports a huge loss
+//! ties with the others above the quantile. It is then not selected first in every round.
 
 use crate::fleet::ProbeResult;
 use crate::roles::{Probes, Responses};
@@ -14,23 +13,23 @@ pub(crate) fn bound_probes(probes: &mut Probes, quantile: f64) {
     let min_train_s = upper_quantile_of(values(|probe| probe.train_s), quantile);
     let min_upload_s = upper_quantile_of(values(|probe| probe.upload_s), quantile);
     for probe in probes.values_mut() {
-        // They were made from single precision, so nothing is lost.
+        // The values were converted from single precision, so nothing is lost.
         probe.loss = f64::from(probe.loss).min(max_loss.unwrap_or(f64::INFINITY)) as f32;
         probe.train_s = probe.train_s.max(min_train_s.unwrap_or(0.0));
         probe.upload_s = probe.upload_s.max(min_upload_s.unwrap_or(0.0));
     }
 }
 
-/// The largest loss that counts for selection, by the answers of a round.
+/// The largest loss that counts for selection, from the updates of a round.
 pub(crate) fn max_loss(responses: &Responses, quantile: Option<f64>) -> f32 {
     let losses = |quantile| {
-        let losses = responses.fresh.iter().map(|answer| f64::from(answer.update.loss));
+        let losses = responses.fresh.iter().map(|client_update| f64::from(client_update.update.loss));
         quantile_of(losses.collect(), quantile)
     };
     quantile.and_then(losses).map_or(f32::INFINITY, |loss| loss as f32)
 }
 
-/// The value at a quantile, one that is there; of few values rather the smaller.
+/// The empirical quantile, which is one of the values; between two, the lower one.
 fn quantile_of(mut values: Vec<f64>, quantile: f64) -> Option<f64> {
     values.retain(|value| !value.is_nan());
     values.sort_unstable_by(f64::total_cmp);
@@ -38,7 +37,7 @@ fn quantile_of(mut values: Vec<f64>, quantile: f64) -> Option<f64> {
     values.get((quantile * last as f64) as usize).copied()
 }
 
-/// The same counted from the largest; of few values rather the larger.
+/// The same counted from the largest value; between two, the higher one.
 fn upper_quantile_of(values: Vec<f64>, quantile: f64) -> Option<f64> {
     quantile_of(values.into_iter().map(|value| -value).collect(), quantile).map(|value| -value)
 }
@@ -56,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reports_a_huge_loss_or_no_time_ties_with_others() {
+    fn a_client_that_reports_a_huge_loss_or_no_time_ties_with_others() {
         let mut reported =
             probes(&[(3e38, 0.0, 0.0), (0.5, 2.0, 1.0), (0.9, 3.0, 1.5), (0.7, 4.0, 1.1), (0.8, 5.0, 1.2)]);
         bound_probes(&mut reported, 0.75);

@@ -1,13 +1,13 @@
 //! Random streams keyed by (seed, purpose, round, client).
 //!
 //! Philox 4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3"): a block cipher over a
-//! counter. Any number of any stream is computed directly, so that neither the order in which clients are
-//! handled nor the number of threads changes what a client draws.
+//! counter. Any number of any stream is computed directly. Neither the order of clients nor the number of
+//! threads changes what a client draws.
 
 use crate::{ClientId, RoundNo};
 
-/// Blocks computed together once a stream has shown that it is a long one: computing one waits most of the time
-/// for its own multiplications.
+/// Blocks computed together once a stream has proved to be long; a single block spends most of its time
+/// waiting for its own multiplications.
 const BLOCKS_AT_ONCE: usize = 8;
 
 /// A stream of random numbers for one purpose.
@@ -24,22 +24,22 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream for what is drawn once a run.
+    /// The stream for draws once a run.
     pub fn of_run(seed: u64, purpose: &str) -> Self {
         Stream::keyed(seed, purpose, u32::MAX, u32::MAX)
     }
 
-    /// The stream for what is drawn once a round.
+    /// The stream for draws once a round.
     pub fn of_round(seed: u64, purpose: &str, round: RoundNo) -> Self {
         Stream::keyed(seed, purpose, round, u32::MAX)
     }
 
-    /// The stream for what is drawn once a client.
+    /// The stream for draws once a client.
     pub fn of_client(seed: u64, purpose: &str, client: ClientId) -> Self {
         Stream::keyed(seed, purpose, u32::MAX, client.number())
     }
 
-    /// The stream for what a client draws in a round.
+    /// The stream for a client's draws in a round.
     pub fn of_client_round(seed: u64, purpose: &str, round: RoundNo, client: ClientId) -> Self {
         Stream::keyed(seed, purpose, round, client.number())
     }
@@ -58,7 +58,7 @@ impl Stream {
         }
     }
 
-    /// The 64-bit numbers at positions `2 * pair` and `2 * pair + 1` of the stream, without moving along it.
+    /// The 64-bit numbers at positions `2 * pair` and `2 * pair + 1` of the stream, without advancing it.
     #[inline]
     pub fn pair(&self, pair: u64) -> [u64; 2] {
         let block = self.block_at(pair);
@@ -104,19 +104,20 @@ impl Stream {
         (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// True with this chance.
+    /// True with this probability.
     pub fn bernoulli(&mut self, probability: f64) -> bool {
         self.uniform() < probability
     }
 
-    /// A whole number below `bound`, each as likely (Lemire's method with rejection).
+    /// A uniform integer below `bound` (Lemire's method with rejection).
     pub fn below(&mut self, bound: usize) -> usize {
-        assert!(bound > 0, "nothing lies below 0");
+        assert!(bound > 0, "the bound of a draw is above 0");
         let bound = bound as u64;
         loop {
             let wide = u128::from(self.next_u64()) * u128::from(bound);
             let low = wide as u64;
-            // The remainder is below `bound`, so it is hardly ever needed; dividing takes longer than all else.
+            // The remainder is below `bound`, so it is rarely needed; the division takes longer than all
+            // else.
             if low >= bound || low >= bound.wrapping_neg() % bound {
                 return (wide >> 64) as usize;
             }
@@ -138,7 +139,8 @@ impl Stream {
     /// A gamma variate of this shape and scale 1.
     ///
     /// # Panics
-    /// When the shape is not a finite number above 0.
+    ///
+    /// If the shape is not a finite number above 0.
     pub fn gamma(&mut self, shape: f64) -> f64 {
         if shape < 1.0 {
             return libm::exp(self.ln_gamma(shape));
@@ -150,12 +152,13 @@ impl Stream {
     /// A beta variate.
     ///
     /// # Panics
-    /// When `a` or `b` is not a finite number above 0.
+    ///
+    /// If `a` or `b` is not a finite number above 0.
     pub fn beta(&mut self, a: f64, b: f64) -> f64 {
         for shape in [a, b] {
             assert!(shape > 0.0 && shape.is_finite(), "a shape is a finite number above 0");
         }
-        // Where the distribution function is a power it is turned round, for that takes one draw.
+        // Where the distribution function is a power it is inverted, which takes a single draw.
         if a == 1.0 {
             -libm::expm1(libm::log(1.0 - self.uniform()) / b)
         } else if b == 1.0 {
@@ -169,27 +172,30 @@ impl Stream {
     /// A Weibull variate of this shape and scale 1.
     ///
     /// # Panics
-    /// When the shape is not a finite number above 0.
+    ///
+    /// If the shape is not a finite number above 0.
     pub fn weibull(&mut self, shape: f64) -> f64 {
         assert!(shape > 0.0 && shape.is_finite(), "a shape is a finite number above 0");
         let exponential = -libm::log(1.0 - self.uniform());
         libm::exp(libm::log(exponential) / shape)
     }
 
-    /// `count` shares that add up to 1, drawn from the symmetric Dirichlet law with this `alpha`.
+    /// `count` shares that sum to 1, drawn from the symmetric Dirichlet distribution with this `alpha`.
     ///
     /// # Panics
-    /// When `alpha` is not a finite number above 0.
+    ///
+    /// If `alpha` is not a finite number above 0.
     pub fn dirichlet(&mut self, alpha: f64, count: usize) -> Vec<f64> {
         let logarithms: Vec<_> = (0..count).map(|_| self.ln_gamma(alpha)).collect();
         softmax(&logarithms)
     }
 
-    /// The logarithm of a gamma variate (Marsaglia and Tsang): at a shape of 0.001 most variates themselves are
-    /// below the smallest number. The functions come from `libm`, so the bits are the same on every platform.
+    /// The logarithm of a gamma variate (Marsaglia and Tsang): at a shape of 0.001 most variates underflow.
+    /// The functions come from `libm`, so the bits are the same on every platform.
     ///
     /// # Panics
-    /// When the shape is not a finite number above 0.
+    ///
+    /// If the shape is not a finite number above 0.
     pub fn ln_gamma(&mut self, shape: f64) -> f64 {
         assert!(shape > 0.0 && shape.is_finite(), "a shape is a finite number above 0");
         if shape < 1.0 {
@@ -212,7 +218,7 @@ impl Stream {
             }
             let acceptance = 1.0 - self.uniform();
             let (square, cube) = (x * x, root * root * root);
-            // What lies below this curve lies below the other, and needs no logarithms.
+            // A point below this curve is also below the other, so no logarithms are needed.
             if acceptance < 1.0 - 0.0331 * square * square
                 || libm::log(acceptance) < 0.5 * square + d * (1.0 - cube + 3.0 * libm::log(root))
             {
@@ -221,19 +227,19 @@ impl Stream {
         }
     }
 
-    /// Puts the items in random order.
+    /// Shuffles the items.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last + 1));
         }
     }
 
-    /// `count` different whole numbers below `bound`, ascending; all of them if there are no more.
+    /// `count` distinct integers below `bound`, ascending; all of them if there are no more.
     pub fn distinct(&mut self, bound: usize, count: usize) -> Vec<usize> {
         if count >= bound {
             return (0..bound).collect();
         }
-        // Floyd's algorithm: work and memory in proportion to `count`, whatever the bound.
+        // Floyd's algorithm: time and memory in proportion to `count`, whatever the bound.
         let mut chosen = std::collections::BTreeSet::new();
         for top in bound - count..bound {
             let candidate = self.below(top + 1);
@@ -250,7 +256,7 @@ impl Stream {
     }
 }
 
-/// Numbers, given as logarithms, in proportion to their sum.
+/// Probabilities in proportion to the exponentials of these logarithms.
 pub fn softmax(logarithms: &[f64]) -> Vec<f64> {
     let largest = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let relative: Vec<_> = logarithms.iter().map(|logarithm| libm::exp(logarithm - largest)).collect();
@@ -258,7 +264,7 @@ pub fn softmax(logarithms: &[f64]) -> Vec<f64> {
     relative.into_iter().map(|number| number / sum).collect()
 }
 
-/// Ten rounds over some counters side by side.
+/// Ten rounds over several counters in parallel.
 #[inline]
 fn philox<const N: usize>(mut counters: [[u32; 4]; N], mut key: [u32; 2]) -> [[u32; 4]; N] {
     for _ in 0..10 {
@@ -297,7 +303,7 @@ mod tests {
 
     #[test]
     fn philox_gives_the_published_numbers() {
-        // Known answers distributed with Random123 (philox4x32, 10 rounds).
+        // Known-answer vectors of Random123 (philox4x32, 10 rounds).
         assert_eq!(philox([[0; 4]], [0; 2]), [[0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]]);
         assert_eq!(
             philox([[u32::MAX; 4]], [u32::MAX; 2]),
@@ -328,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_agree_with_walking() {
+    fn random_access_equals_sequential_draws() {
         let mut stream = Stream::of_round(3, "x", 5);
         let still = stream.clone();
         for pair in 0..50 {
@@ -337,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn distinct_numbers_are_distinct_and_each_as_likely() {
+    fn distinct_numbers_are_distinct_and_uniform() {
         let mut counts = [0; 10];
         for round in 0..20_000 {
             let drawn = Stream::of_round(1, "t", round).distinct(10, 3);

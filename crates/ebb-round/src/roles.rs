@@ -1,4 +1,4 @@
-//! The six questions that every round asks, one trait each, and what they are asked about.
+//! The six roles of a round, one trait each, and the types that they exchange.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
@@ -12,40 +12,41 @@ use crate::{
     vectors,
 };
 
-/// Read-only facts of this round.
+/// Read-only context of a round.
 #[derive(Clone, Debug)]
 pub struct Round<'a> {
-    /// Its number.
+    /// The number of the round.
     pub number: RoundNo,
-    /// The run's seed.
+    /// The seed of the run.
     pub seed: u64,
-    /// How long answers are waited for, in seconds; infinite if there is no deadline.
+    /// The deadline in seconds after the jobs were sent; infinite if there is none.
     pub deadline_s: f64,
-    /// How many threads a sum may use. No result depends on it.
+    /// The number of threads that a sum may use; no result depends on it.
     pub threads: usize,
-    /// The rate of this round's job; 0 while the server's clock, by which it goes, is asked.
+    /// The learning rate of this round's job; 0 while the schedule position that it depends on is computed.
     pub learning_rate: f32,
-    /// The model as the round begins.
+    /// The model at the start of the round.
     pub global: Arc<Parcel>,
     /// The coordinates of the model that gradients move; running statistics are not among them.
     pub trained_ranges: &'a [Range<usize>],
-    /// Who is in the run.
+    /// What the server knows of all clients: enrolled, up, busy, samples, acknowledged.
     pub census: &'a Census,
-    /// Who counts how much.
+    /// The weight of each client in the objective.
     pub shares: &'a Shares,
-    /// The group of alike clients that each was made in, by client; empty where nobody knows, as in every real fleet.
+    /// The true cluster of each client, by client; empty where it is unknown, as in every real fleet.
     pub oracle_clusters: &'a [Option<u32>],
-    /// The true chance of each client to be there when it is asked, by client; empty where nobody knows, as in every real fleet.
+    /// The true availability probability of each client, by client; empty where it is unknown, as in every
+    /// real fleet.
     pub oracle_probabilities: &'a [f64],
 }
 
 impl Round<'_> {
-    /// The clients that can be reached and are free to take a job, ascending.
+    /// The clients that are up and not busy, ascending.
     pub fn up(&self) -> Vec<ClientId> {
         self.census.free().iter().map(ClientId::new).collect()
     }
 
-    /// The clients in the run, ascending.
+    /// The enrolled clients, ascending.
     pub fn enrolled(&self) -> Vec<ClientId> {
         self.census.enrolled().iter().map(ClientId::new).collect()
     }
@@ -55,62 +56,63 @@ impl Round<'_> {
         self.shares.of(client)
     }
 
-    /// What its updates count: the same, unless they count for more for a while.
+    /// The aggregation weight of the client's updates: its share, times its boost if it has one.
     pub fn aggregation_weight(&self, client: ClientId) -> f64 {
         self.shares.aggregation_weight(client)
     }
 
-    /// The true cluster of a client. Only an oracle knows.
+    /// The true cluster of a client, which only an oracle knows.
     pub fn oracle_cluster(&self, client: ClientId) -> Option<u32> {
         self.oracle_clusters.get(client.idx()).copied().flatten()
     }
 
-    /// The true chance of a client to be there. Only an oracle knows.
+    /// The true availability probability of a client, which only an oracle knows.
     pub fn oracle_probability(&self, client: ClientId) -> Option<f64> {
         self.oracle_probabilities.get(client.idx()).copied()
     }
 
-    /// The stream of random numbers of this round for a purpose.
+    /// The random stream of this round for a purpose.
     pub fn rng(&self, purpose: &str) -> Stream {
         Stream::of_round(self.seed, purpose, self.number)
     }
 }
 
-/// Whose loss do we minimise, and how much does each client count?
+/// Whose loss is minimised, and how much does each client count?
 pub trait Objective: State + Send {
-    /// Whether it needs to see whole updates, or only who answered.
+    /// Whether it needs the whole updates of a round at once, or only which clients responded.
     fn retention(&self) -> Retention {
         Retention::Fold
     }
     /// The shares from this round on; `None`: as before.
     fn shares(&mut self, number: RoundNo, census: &Census) -> Option<Shares>;
-    /// Where all updates are held: other shares to aggregate this round by, now that all of it is there; `None`: the same.
+    /// Other shares for aggregating this round, once all its updates are held; `None`: the same.
     fn reweight(&mut self, _round: &Round<'_>, _contributions: &[Contribution]) -> Option<Shares> {
         None
     }
-    /// Learns from how the round went.
+    /// Updates its state with the result of the round.
     fn observe(&mut self, _round: &Round<'_>, _report: &Report<'_>) {}
-    /// What it decided about single clients since it was asked last, for the record.
+    /// Its decisions about single clients since the last call, for the record.
     fn decisions(&mut self) -> Vec<ClientDecision> {
         Vec::new()
     }
 }
 
-/// Whom do we ask, and how long do we wait?
+/// Which clients are selected, and how long does the round wait for them?
 pub trait Selector: State + Send {
-    /// Whose loss and speed to ask first. Their time and bytes are charged.
+    /// The clients to probe for loss and speed before the selection; their time and bytes are charged.
     fn probe(&mut self, _round: &Round<'_>) -> Vec<ClientId> {
         Vec::new()
     }
-    /// How many of its samples a probed client takes its loss over, drawn anew every round; `None`: all of them.
+    /// The number of samples for a probed loss, drawn anew every round; `None`: all of the client's.
     fn probe_samples(&self) -> Option<NonZeroU32> {
         None
     }
-    /// Whom to ask: enrolled clients, each at most once. Those that are down or busy get no job and stay silent.
+    /// Selects the cohort: enrolled clients, each at most once. Those that are down or busy get no job and
+    /// are absent.
     fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort;
-    /// Learns from how the round went.
+    /// Updates its state with the result of the round.
     fn observe(&mut self, _round: &Round<'_>, _report: &Report<'_>) {}
-    /// Whether it goes by the losses that clients report, which say nothing where nothing is trained.
+    /// Whether it depends on losses that clients report, which do not exist without training.
     fn needs_losses(&self) -> bool {
         false
     }
@@ -118,68 +120,68 @@ pub trait Selector: State + Send {
     fn uses_probes(&self) -> bool {
         false
     }
-    /// Whether it goes by the accuracies that clients report, which only data with labels have.
+    /// Whether it depends on accuracies that clients report, which only labelled data has.
     fn needs_accuracy(&self) -> bool {
         false
     }
-    /// Whether it asks for true chances to be there, which only some worlds have.
+    /// Whether it needs true availability probabilities, which only some worlds know.
     fn needs_oracle_probabilities(&self) -> bool {
         false
     }
-    /// Figures of the round that just ended, for the record.
+    /// Metrics of the last round, for the record.
     fn metrics(&self) -> Metrics {
         Metrics::new()
     }
 }
 
-/// What does a client do with the job?
+/// How does a client train?
 ///
-/// The rule runs at the client and keeps nothing itself: what a client remembers is the parcel it returns.
+/// The rule runs at the client and is stateless: what a client remembers is the parcel that it returns.
 pub trait LocalRule: Send + Sync {
-    /// The local rate and the work at a position of the rate's schedule, counted from 1.
+    /// The learning rate and the work at a position of the schedule, counted from 1.
     fn plan(&self, position: u32) -> (f32, Work);
-    /// Does the work. What is returned is remembered once the server says that it heard.
+    /// Trains. The returned parcel is stored at the client once the server has acknowledged the update.
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel>;
-    /// The names of the vectors that clients remember from round to round. They send beside the model what these
-    /// changed by, and no other vector is taken from them.
+    /// The names of the vectors that clients remember between rounds. Clients send the change of each as a
+    /// side vector, and no other side vector is accepted.
     fn side_vectors(&self) -> Vec<SideName> {
         Vec::new()
     }
-    /// Whether clients remember something from round to round.
+    /// Whether clients keep state between rounds.
     fn is_stateful(&self) -> bool {
         !self.side_vectors().is_empty()
     }
-    /// What it asks of whoever trains beyond plain steps, so that whoever cannot is told before the first job.
+    /// The step features that it needs. A client whose backend lacks one is refused before its first job.
     fn step_features(&self) -> Vec<StepFeature> {
         Vec::new()
     }
 }
 
-/// What may be asked of whoever trains, beyond plain steps and what came of them.
+/// What a local rule may need of a training backend in addition to plain SGD steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StepFeature {
-    /// Steps that keep some of the last one's direction.
+    /// Steps with momentum.
     Momentum,
-    /// Steps that look ahead along the momentum.
+    /// Steps with Nesterov momentum.
     Nesterov,
     /// Steps by Adam.
     Adam,
-    /// A pull towards zero.
+    /// Weight decay.
     WeightDecay,
-    /// Slopes that are shortened.
+    /// Clipping of the gradient norm.
     GradientClip,
-    /// A pull towards the start.
+    /// A proximal term.
     Proximal,
-    /// A constant added to every slope.
+    /// A vector that is added to every gradient.
     Correction,
     /// The gradient over all of a client's data.
     FullGradient,
-    /// The loss at a model that is not trained.
+    /// The loss of a model that is not trained.
     Loss,
 }
 
 impl StepFeature {
-    /// Every one there is.
+    /// Every step feature.
     pub const ALL: [StepFeature; 9] = [
         StepFeature::Momentum,
         StepFeature::Nesterov,
@@ -192,7 +194,7 @@ impl StepFeature {
         StepFeature::Loss,
     ];
 
-    /// What it is called.
+    /// Its name in messages and in the worker protocol.
     pub fn name(self) -> &'static str {
         match self {
             StepFeature::Momentum => "momentum",
@@ -208,45 +210,46 @@ impl StepFeature {
     }
 }
 
-/// The training that a local rule directs.
+/// The training run that a local rule directs.
 pub trait LocalRun {
-    /// The job's work in steps.
+    /// The work of the job, in steps.
     fn steps_requested(&self) -> u32;
-    /// Takes up to `count` steps; fewer when the client is cut off. Returns how many.
+    /// Takes up to `count` steps and returns how many; fewer when the client is cut off.
     fn steps(&mut self, count: u32, rule: &StepRule<'_>) -> u32;
-    /// The gradient over all the client's data at its present weights.
+    /// The gradient over all the client's data at its current parameters.
     fn full_gradient(&mut self) -> Vec<f32>;
-    /// How far the steps have led so far: the present weights minus those at the start.
+    /// The current parameters minus those at the start.
     fn delta(&self) -> Vec<f32>;
 }
 
-/// One local step.
+/// The hyperparameters of a local step.
 ///
-/// The slope is `s = g + pull * (w - start) + push`, shortened to `clip` if it is longer, plus
-/// `weight_decay * w`. Then `v = momentum * v + s` and `w = w - rate * v`; with `nesterov` the step is
-/// `s + momentum * v` instead of `v`; with `adam` both the slope and its square are remembered.
+/// The gradient `g` becomes `s = g + proximal * (w - start) + correction`, shortened to `max_grad_norm` if it
+/// is longer, plus `weight_decay * w`. Then `v = momentum * v + s` and `w = w - learning_rate * v`. With
+/// `nesterov` the step is `s + momentum * v` instead of `v`; with `adam` it is that of Adam with moments of
+/// `s`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepRule<'a> {
-    /// The local rate.
+    /// The learning rate.
     pub learning_rate: f32,
-    /// Share of the last step's direction that is kept.
+    /// The momentum coefficient.
     pub momentum: f32,
-    /// Looks ahead along the momentum.
+    /// Whether the momentum is Nesterov's.
     pub nesterov: bool,
     /// Adam instead of momentum.
     pub adam: Option<Adam>,
-    /// Pull towards zero.
+    /// The weight decay coefficient.
     pub weight_decay: f32,
-    /// Pull towards the weights the client started from.
+    /// The FedProx coefficient `mu`.
     pub proximal: f32,
-    /// A constant added to the gradient.
+    /// A vector that is added to every gradient, such as control variates.
     pub correction: Option<&'a [f32]>,
-    /// The longest that a slope may be, over all weights together.
+    /// The largest norm of the gradient over all parameters; a longer one is shortened.
     pub max_grad_norm: Option<f32>,
 }
 
 impl StepRule<'_> {
-    /// What such a step asks of whoever takes it.
+    /// The step features that such a step needs.
     pub fn step_features(&self) -> Vec<StepFeature> {
         let &StepRule {
             learning_rate: _,
@@ -254,49 +257,49 @@ impl StepRule<'_> {
             nesterov,
             adam,
             weight_decay,
-            proximal: pull,
-            correction: push,
-            max_grad_norm: clip,
+            proximal,
+            correction,
+            max_grad_norm,
         } = self;
         let used = [
             (momentum != 0.0, StepFeature::Momentum),
             (nesterov, StepFeature::Nesterov),
             (adam.is_some(), StepFeature::Adam),
             (weight_decay != 0.0, StepFeature::WeightDecay),
-            (clip.is_some(), StepFeature::GradientClip),
-            (pull != 0.0, StepFeature::Proximal),
-            (push.is_some(), StepFeature::Correction),
+            (max_grad_norm.is_some(), StepFeature::GradientClip),
+            (proximal != 0.0, StepFeature::Proximal),
+            (correction.is_some(), StepFeature::Correction),
         ];
-        used.into_iter().filter(|(is_used, _)| *is_used).map(|(_, skill)| skill).collect()
+        used.into_iter().filter(|(is_used, _)| *is_used).map(|(_, feature)| feature).collect()
     }
 }
 
 /// The constants of Adam (Kingma and Ba 2015).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Adam {
-    /// Share of the remembered slope that is kept.
+    /// The decay of the first moment.
     pub beta1: f32,
-    /// Share of its remembered square that is kept.
+    /// The decay of the second moment.
     pub beta2: f32,
-    /// Keeps the divisor from zero.
+    /// Added to the divisor to keep it from zero.
     pub epsilon: f32,
 }
 
-/// Who stands in for those that returned nothing?
+/// Who stands in for absent clients?
 pub trait Substitution: State + Send {
-    /// Whether it needs to see whole updates, or only who answered.
+    /// Whether it needs the whole updates of a round at once, or only which clients responded.
     fn retention(&self) -> Retention;
-    /// What counts beside the answers that came on time: late ones, remembered ones, a friend's.
+    /// The contributions in addition to this round's updates: late ones, stored ones, a friend's.
     fn stand_ins(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution>;
-    /// Whether it asks for true clusters, which only some data has.
+    /// Whether it needs true clusters, which only some data has.
     fn needs_oracle_clusters(&self) -> bool {
         false
     }
-    /// Figures of the round that just ended, for the record.
+    /// Metrics of the last round, for the record.
     fn metrics(&self) -> Metrics {
         Metrics::new()
     }
-    /// Who is how alike, as far as it knows; `None` if it does not ask.
+    /// The similarities that it has estimated; `None` if it does not compare clients.
     fn similarity_matrix(&self) -> Option<SimilarityMatrix> {
         None
     }
@@ -304,16 +307,16 @@ pub trait Substitution: State + Send {
 
 /// With what weight does each contribution count?
 pub trait Aggregator: State + Send {
-    /// `Fold` promises that the aggregate is `scale * sum of part * weigh * update`, so that each update can be
-    /// let go once it is weighed.
+    /// `Fold` promises that the aggregate is `scale * sum of fraction * weigh * update`. Each update can then
+    /// be dropped once it is weighed.
     fn retention(&self) -> Retention;
-    /// The weight of one contribution that counts in full, before the round's other contributions are known.
-    /// What the client counts in the objective, unless said otherwise.
+    /// The weight of one contribution with fraction 1, before the round's other contributions are known. The
+    /// default is the client's aggregation weight.
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
         round.aggregation_weight(contribution.client)
     }
-    /// The factor of the whole sum, once all weights and their total are known; 1 unless said otherwise. Also asked in
-    /// empty rounds.
+    /// The factor of the whole sum, once all weights and their total are known; the default is 1. It is also
+    /// called in empty rounds.
     fn scale(&mut self, _round: &Round<'_>, _total: f64, _contributions: &[Contribution]) -> f64 {
         1.0
     }
@@ -330,46 +333,46 @@ pub trait Aggregator: State + Send {
             coefficients: Some(coefficients.collect()),
         }
     }
-    /// The latest position in the local rate's schedule, counted from 1, that this round can have: a method
-    /// that makes no step at first has the schedule wait for it.
+    /// The latest position, counted from 1, that this round can have in the learning-rate schedule. A method
+    /// that makes no step at first holds the schedule back.
     fn latest_schedule_position(&self, _round: &Round<'_>) -> u32 {
         u32::MAX
     }
-    /// Whether it asks for true chances to be there, which only some worlds have.
+    /// Whether it needs true availability probabilities, which only some worlds know.
     fn needs_oracle_probabilities(&self) -> bool {
         false
     }
-    /// Whether what it makes of running statistics, which are not trained, is to be taken; if not, they become the mean of the
-    /// answers'.
+    /// Whether its aggregate of running statistics is used; if not, they become the mean of those in this
+    /// round's updates.
     fn aggregates_statistics(&self) -> bool {
         false
     }
-    /// Takes a shelf for what it remembers beyond the limit it was given, if it remembers much.
+    /// Receives a spill store for state beyond the memory limit, if it keeps much.
     fn set_spill_store(&mut self, _store: Box<dyn SpillStore>) {}
-    /// Figures of the round that just ended, for the record.
+    /// Metrics of the last round, for the record.
     fn metrics(&self) -> Metrics {
         Metrics::new()
     }
 }
 
-/// What a round's updates, and whatever is remembered of earlier ones, were made into.
+/// The combination of a round's contributions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Aggregate {
-    /// By how much the model is to move.
+    /// The change of the model before the server rule.
     pub vector: Vec<f32>,
-    /// By which factor the work of each client is in it: that of its update, times what part of the work that holds. In any
-    /// order, several for one client being added up; what no single client computed is left out. `None` where the method
-    /// cannot say.
+    /// The coefficient of each client's work: that of its update, times the fraction of the work in it.
+    /// Entries are in any order and add up per client; work of several clients combined is left out. `None`
+    /// where the method has no such coefficients.
     pub coefficients: Option<Vec<(ClientId, f64)>>,
 }
 
 impl Aggregate {
-    /// One that does not say whose work it holds.
+    /// An aggregate without coefficients.
     pub fn without_coefficients(vector: Vec<f32>) -> Aggregate {
         Aggregate { vector, coefficients: None }
     }
 
-    /// One that holds nobody's work.
+    /// An aggregate without any client's work.
     pub fn zero(len: usize) -> Aggregate {
         Aggregate { vector: vec![0.0; len], coefficients: Some(Vec::new()) }
     }
@@ -377,120 +380,120 @@ impl Aggregate {
 
 /// How does the model move, and what is sent next?
 pub trait ServerRule: State + Send {
-    /// Whether it needs to see whole updates, or only their aggregate.
+    /// Whether it needs the whole updates of a round at once, or only their aggregate.
     fn retention(&self) -> Retention;
-    /// Whether the model moves by the aggregate, and not by what the rule makes of the answers itself.
+    /// Whether the model moves by the aggregate, and not by the rule's own combination of the updates.
     fn uses_aggregate(&self) -> bool {
         true
     }
-    /// The position in the local rate's schedule, counted from 1.
+    /// The position in the learning-rate schedule, counted from 1.
     fn schedule_position(&self, round: &Round<'_>) -> u32 {
         round.number + 1
     }
-    /// What travels to the clients.
+    /// The parcel that is sent to clients.
     fn parcel(&self, round: &Round<'_>) -> Arc<Parcel> {
         Arc::clone(&round.global)
     }
-    /// Whether clients ever go on from models of their own.
+    /// Whether clients ever continue from models of their own.
     fn gives_own_starts(&self) -> bool {
         false
     }
-    /// Where a client goes on from, if not from what travels to all.
+    /// The client's own start, if it does not start from the common parcel.
     fn own_start(&self, _round: &Round<'_>, _client: ClientId) -> Option<OwnStart> {
         None
     }
     /// Moves the model.
     fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], aggregate: &[f32]);
-    /// The model.
+    /// The current model.
     fn model(&self) -> &Arc<Parcel>;
-    /// Starts from this model instead.
+    /// Replaces the initial model.
     fn start_from(&mut self, model: Vec<f32>);
 }
 
-/// Where a client goes on from that keeps a model of its own.
+/// The start of a client that keeps a model of its own.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OwnStart {
-    /// What is sent to it.
+    /// The parcel that is sent to it.
     pub parcel: Arc<Parcel>,
-    /// How many times the round's work it does: once, or also what it missed.
+    /// Its work in multiples of the round's: 1, or more to make up for missed rounds.
     pub work_multiple: NonZeroU32,
 }
 
 /// Whether a role needs all updates of a round at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retention {
-    /// Each update is used and let go.
+    /// Each update is folded into the sum and dropped.
     Fold,
-    /// All are kept until the round closes.
+    /// All updates are kept until the round closes.
     KeepAll,
 }
 
-/// What was decided about one client, and by what.
+/// A decision about one client, with its reasons.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientDecision {
-    /// Who.
+    /// The client that it concerns.
     pub client: ClientId,
-    /// What was decided, in a word.
+    /// The decision, as a word of the record.
     pub decision: &'static str,
-    /// The figures it was decided by.
+    /// The metrics that it is based on.
     pub metrics: Metrics,
 }
 
-/// What a role says about a round: figures by name.
+/// Metrics of a round, by name.
 pub type Metrics = BTreeMap<&'static str, f64>;
 
-/// Who is how alike: every pair of clients that met.
+/// The similarity of every pair of clients that was compared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SimilarityMatrix {
-    /// The clients that met anybody, ascending.
+    /// The clients in any pair, ascending.
     pub clients: Vec<ClientId>,
-    /// Every pair that met: two places in `clients`, the first the lower, and how alike the two are.
+    /// Every compared pair: two indices into `clients`, the lower one first, and their similarity.
     pub pairs: Vec<(u32, u32, Similarity)>,
 }
 
-/// How alike two clients are, and how much that is worth.
+/// The estimated similarity of two clients, and the evidence for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Similarity {
-    /// The mean of what was seen.
+    /// The mean over shared rounds.
     pub mean: f64,
-    /// In how many rounds both answered.
+    /// The number of rounds in which both returned updates.
     pub n_shared_rounds: u32,
-    /// The last of them.
+    /// The last of those rounds.
     pub last_shared_round: RoundNo,
 }
 
-/// What the probed clients said. The silent are missing.
+/// The results of the probes; clients that did not respond are missing.
 pub type Probes = BTreeMap<ClientId, ProbeResult>;
 
-/// One client to ask.
+/// A selected client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Selected {
-    /// Who.
+    /// The client that is selected.
     pub client: ClientId,
-    /// The chance with which it was to be asked, where that is known.
+    /// The probability with which it was selected, where it is known.
     pub inclusion_probability: Option<f64>,
 }
 
-/// The clients to ask, and how long to wait for them.
+/// The clients that a round selects, and how long it waits for them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cohort {
-    /// Whom.
+    /// The selected clients.
     pub selected: Vec<Selected>,
-    /// How long.
+    /// When the round closes.
     pub wait: Wait,
-    /// Whether the chances of the picks are only near those with which they came to be asked.
+    /// Whether the inclusion probabilities are only approximate.
     pub is_approximate: bool,
 }
 
 impl Cohort {
-    /// Clients that are asked for certain, waited for until the deadline.
+    /// A cohort without randomness (inclusion probability 1) that closes at the deadline.
     pub fn by_deadline(clients: impl IntoIterator<Item = ClientId>) -> Self {
         let selected =
             clients.into_iter().map(|client| Selected { client, inclusion_probability: Some(1.0) }).collect();
         Cohort { selected, wait: Wait::Deadline, is_approximate: false }
     }
 
-    /// Whom.
+    /// The selected clients, in the order of selection.
     pub fn clients(&self) -> Vec<ClientId> {
         self.selected.iter().map(|pick| pick.client).collect()
     }
@@ -499,23 +502,23 @@ impl Cohort {
 /// When a round closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// When all have answered, at the latest at the deadline.
+    /// When all have responded, at the latest at the deadline.
     Deadline,
-    /// When all have answered, at the latest when the run's patience ends.
+    /// When all have responded, at the latest when the run's patience ends.
     Everyone,
-    /// When so many have answered, at the latest at the deadline.
+    /// When this number of clients has responded, at the latest at the deadline.
     FirstByDeadline(usize),
-    /// When so many have answered, at the latest when the run's patience ends.
+    /// When this number of clients has responded, at the latest when the run's patience ends.
     FirstByPatience(usize),
 }
 
 impl Wait {
-    /// Whether clients that are down are waited for, as long as the run's patience lasts.
+    /// Whether the round waits for clients that are down, as long as the run's patience lasts.
     pub fn is_patient(self) -> bool {
         matches!(self, Wait::Everyone | Wait::FirstByPatience(_))
     }
 
-    /// After how many answers the round closes, if not after all.
+    /// The number of updates that closes the round; `None`: all of them.
     pub fn quorum(self) -> Option<usize> {
         match self {
             Wait::Deadline | Wait::Everyone => None,
@@ -524,77 +527,78 @@ impl Wait {
     }
 }
 
-/// An accepted answer.
+/// An accepted update of a client.
 #[derive(Clone, Debug)]
 pub struct ClientUpdate {
-    /// Whose.
+    /// The client that computed it.
     pub client: ClientId,
-    /// The chance with which it was asked in this round.
+    /// The probability with which the client was selected in this round, where it is known.
     pub inclusion_probability: Option<f64>,
-    /// What it returned.
+    /// The update itself.
     pub update: Arc<Update>,
 }
 
-/// How the clients responded.
+/// What the selected clients returned.
 #[derive(Clone, Debug, Default)]
 pub struct Responses {
-    /// Answers to this round's job, whole or partial, ascending by client.
+    /// Updates for this round's job, whole or partial, ascending by client.
     pub fresh: Vec<ClientUpdate>,
-    /// Answers to earlier rounds' jobs that came now; `update.base` tells which.
+    /// Updates for earlier rounds' jobs that arrived in this round; `update.base_round` is the round of the
+    /// job.
     pub late: Vec<ClientUpdate>,
-    /// Asked, and silent or refused, ascending.
+    /// Selected clients that returned nothing, or whose update was refused, ascending.
     pub absent: Vec<ClientId>,
-    /// Answers that could not be used, and why.
+    /// Updates that could not be used, with the reasons.
     pub refused: Vec<RefusedUpdate>,
-    /// How long the round took, in seconds.
+    /// The duration of the round, in seconds.
     pub elapsed_s: f64,
 }
 
 impl Responses {
-    /// Who in the objective did not answer on time, asked or not, ascending.
+    /// The clients of the objective without an update on time, selected or not, ascending.
     pub fn missing(&self, round: &Round<'_>) -> Vec<ClientId> {
-        let mut on_time = self.fresh.iter().map(|answer| answer.client).peekable();
-        // Clients that left may still be in the objective, and those that answered may have no share.
+        let mut on_time = self.fresh.iter().map(|client_update| client_update.client).peekable();
+        // Departed clients may still be in the objective, and clients that responded may have no share.
         let all = (0..round.census.len()).map(ClientId::new);
-        let silent = all.filter(|client| on_time.next_if_eq(client).is_none());
-        silent.filter(|&client| round.share(client) > 0.0).collect()
+        let absent = all.filter(|client| on_time.next_if_eq(client).is_none());
+        absent.filter(|&client| round.share(client) > 0.0).collect()
     }
 }
 
 /// An update that counts for `client`, computed by `source`, `age` rounds ago.
 #[derive(Clone, Debug)]
 pub struct Contribution {
-    /// For whom it counts.
+    /// The client for which it counts.
     pub client: ClientId,
-    /// Who computed it; `None` if it is made from several, or from none.
+    /// The client that computed it; `None` if it combines several updates, or none.
     pub source: Option<ClientId>,
-    /// How many rounds ago.
+    /// Its age in rounds.
     pub age: u32,
-    /// The chance with which the source was asked, where that is known.
+    /// The probability with which the source was selected, where it is known.
     pub inclusion_probability: Option<f64>,
-    /// What part of the client's say it has: 1, unless several stand in for the client.
+    /// The fraction of the client's weight that it gets: 1, unless several stand in for the client.
     pub fraction: f64,
-    /// How alike source and client are, if that is why it stands in.
+    /// The similarity of source and client, if that is why it stands in.
     pub similarity: Option<Similarity>,
-    /// The update.
+    /// The update itself.
     pub update: Arc<Update>,
 }
 
 impl Contribution {
-    /// An answer that counts for the client itself.
-    pub fn own(answer: &ClientUpdate) -> Self {
+    /// A client's own update, which counts for the client itself.
+    pub fn own(client_update: &ClientUpdate) -> Self {
         Contribution {
-            client: answer.client,
-            source: Some(answer.client),
+            client: client_update.client,
+            source: Some(client_update.client),
             age: 0,
-            inclusion_probability: answer.inclusion_probability,
+            inclusion_probability: client_update.inclusion_probability,
             fraction: 1.0,
             similarity: None,
-            update: Arc::clone(&answer.update),
+            update: Arc::clone(&client_update.update),
         }
     }
 
-    /// Whether it is the client's own answer to this round.
+    /// Whether it is the client's own update of this round.
     pub fn is_own(&self) -> bool {
         self.age == 0 && self.source == Some(self.client)
     }
@@ -603,22 +607,23 @@ impl Contribution {
 /// What the roles may learn from a round.
 #[derive(Clone, Debug)]
 pub struct Report<'a> {
-    /// Who was asked.
+    /// The selected clients.
     pub cohort: &'a Cohort,
-    /// Who answered what.
+    /// What they returned.
     pub responses: &'a Responses,
-    /// No stated loss counts for more than this.
+    /// The largest loss that counts; larger reported ones are reduced to it.
     pub max_loss: f32,
 }
 
 impl Report<'_> {
-    /// The loss that an answer states, as far as it counts.
-    pub fn loss(&self, answer: &ClientUpdate) -> f32 {
-        answer.update.loss.min(self.max_loss)
+    /// The loss that an update reports, bounded by `max_loss`.
+    pub fn loss(&self, client_update: &ClientUpdate) -> f32 {
+        client_update.update.loss.min(self.max_loss)
     }
 }
 
-/// The sum of `weights[i] * contributions[i]`, in order. An update that counts for several clients is read once.
+/// The sum of `weights[i] * contributions[i]`, in order; an update that counts for several clients is read
+/// once.
 pub fn weighted_sum(round: &Round<'_>, contributions: &[Contribution], weights: &[f64]) -> Vec<f64> {
     let mut sum = vec![0.0; round.global.model.len()];
     let mut terms: Vec<(&[f32], f64)> = Vec::new();

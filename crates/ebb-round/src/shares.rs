@@ -1,9 +1,9 @@
-//! How much each client counts in the objective.
+//! The weight of each client in the objective.
 
 use crate::state::{Loader, Saver, State, StateError};
 use crate::{Bits, Census, ClientId, RoundNo};
 
-/// Weight of each client in the objective, and the round in which it last changed; besides, whose updates count for more for a while.
+/// The weight of each client in the objective, the round of the last change, and temporary boosts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Shares {
     shares: Vec<f64>,
@@ -31,18 +31,19 @@ impl Shares {
         Shares { shares: weights, changed: number, boosts: Vec::new() }
     }
 
-    /// The same shares, with the updates of these clients, ascending, counting so many times as much. The objective is the same.
+    /// The same shares, with the updates of these clients, ascending, multiplied by a factor. The objective
+    /// is the same.
     #[must_use]
     pub fn with_boosts(&self, boosts: Vec<(ClientId, f64)>) -> Self {
         Shares { shares: self.shares.clone(), changed: self.changed, boosts }
     }
 
-    /// Whose updates count for more, ascending, and how much.
+    /// The clients whose updates are boosted, ascending, and the factors.
     pub fn boosts(&self) -> &[(ClientId, f64)] {
         &self.boosts
     }
 
-    /// What the updates of a client count: its share, times its factor if it has one.
+    /// The aggregation weight of the client's updates: its share, times its factor if it has one.
     pub fn aggregation_weight(&self, client: ClientId) -> f64 {
         let boost = self.boosts.binary_search_by_key(&client, |(client, _)| *client);
         self.of(client) * boost.map_or(1.0, |at| self.boosts[at].1)
@@ -58,7 +59,7 @@ impl Shares {
         self.changed
     }
 
-    /// How many clients are in the objective.
+    /// The number of clients in the objective.
     pub fn n_clients(&self) -> usize {
         self.shares.iter().filter(|&&weight| weight > 0.0).count()
     }

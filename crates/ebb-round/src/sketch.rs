@@ -1,11 +1,11 @@
-//! Short stand-ins for long vectors that keep their inner products, but for a small error that can be said.
+//! Sketches: short projections of long vectors that keep inner products up to a known error.
 //!
-//! A count sketch (Charikar, Chen and Farach-Colton 2002): each coordinate is added, with a random sign, to one of a few
-//! buckets. Here a stretch of as many coordinates as there are buckets falls into them in order, from a random bucket
-//! on, so that no two of a stretch meet and two of different stretches meet with chance `1 / buckets`. Hence the inner
-//! product of two sketches is that of the vectors in expectation, and its variance is at most
-//! `(|x|^2 |y|^2 + <x, y>^2) / buckets`: a cosine taken from it with the true norms has a standard deviation of at most
-//! `sqrt(2 / buckets)`.
+//! A count sketch (Charikar, Chen and Farach-Colton 2002) adds each coordinate, with a random sign, to a
+//! bucket. Here the coordinates are cut into stretches as long as there are buckets. A stretch fills the
+//! buckets in order from a random one. Two coordinates of a stretch never collide; two of different stretches
+//! do with probability `1 / buckets`. Hence the inner product of two sketches is unbiased, with variance at
+//! most `(|x|^2 |y|^2 + <x, y>^2) / buckets`. A cosine computed from it with the true norms has a standard
+//! deviation of at most `sqrt(2 / buckets)`.
 
 use std::ops::Range;
 
@@ -14,7 +14,8 @@ use crate::Stream;
 /// Sketches the vectors' coordinates in `ranges`, all with the same buckets and signs, which `stream` gives.
 ///
 /// # Panics
-/// When there are no buckets, or a range reaches beyond a vector.
+///
+/// If there are no buckets, or a range reaches beyond a vector.
 pub fn sketches(
     vectors: &[&[f32]],
     ranges: &[Range<usize>],
@@ -22,7 +23,7 @@ pub fn sketches(
     stream: &Stream,
     threads: usize,
 ) -> Vec<Vec<f32>> {
-    assert!(buckets > 0, "a sketch has buckets");
+    assert!(buckets > 0, "a sketch has at least one bucket");
     let mut sketches = vec![vec![0.0; buckets]; vectors.len()];
     let each = vectors.len().div_ceil(threads.max(1)).max(1);
     std::thread::scope(|scope| {
@@ -46,7 +47,7 @@ fn sketch_some(
             let stretch = start..range.end.min(start + buckets);
             let first = stream.below(buckets);
             draw_signs(&mut signs[..stretch.len()], &mut stream);
-            // The stretch runs to the last bucket and goes on at the first.
+            // The stretch runs to the last bucket and continues at the first.
             let to_end = stretch.len().min(buckets - first);
             for (vector, sketch) in vectors.iter().zip(&mut *sketches) {
                 let values = &vector[stretch.clone()];
@@ -80,7 +81,7 @@ mod tests {
         one.iter().zip(other).map(|(&one, &other)| f64::from(one) * f64::from(other)).sum()
     }
 
-    /// Two vectors of which the second goes `alike` with the first.
+    /// Two vectors with this `correlation`.
     fn pair(len: usize, correlation: f32, seed: u64) -> [Vec<f32>; 2] {
         let mut stream = Stream::of_run(seed, "pair");
         // A few large coordinates are harder for a sketch than many small ones.
@@ -110,7 +111,7 @@ mod tests {
             let mean = errors.iter().sum::<f64>() / n;
             assert!(mean.abs() < 4.0 * (variance / n).sqrt(), "{len} {buckets}: off by {mean} on average");
             let found = errors.iter().map(|error| error * error).sum::<f64>() / n;
-            // The mean of 2,000 squares strays by a few percent.
+            // The mean of 2,000 squares varies by a few percent.
             assert!(found < 1.15 * variance, "{len} {buckets}: variance {found}, bound {variance}");
             assert!(
                 found > 0.3 * variance * (1.0 - buckets as f64 / len as f64).powi(2),
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn coordinates_outside_the_ranges_do_not_count_and_threads_leave_the_bits_alone() {
+    fn coordinates_outside_the_ranges_do_not_count_and_threads_do_not_change_the_bits() {
         let [one, other] = pair(1000, 0.5, 1);
         let mut changed = one.clone();
         changed[400..500].fill(1e6);

@@ -1,14 +1,16 @@
-//! Where a role puts what does not fit in memory. A round touches no file: whoever drives it lends the shelf.
+//! Out-of-memory storage lent to a role by the driver, so that the round itself does no I/O.
 
 use std::fmt;
 
-/// Bytes outside memory: a file, as a rule. What lies there is gone when the process ends; state is saved elsewhere.
+/// Bytes outside memory, usually a file. They are lost when the process ends; state is saved elsewhere.
 pub trait SpillStore: fmt::Debug + Send {
-    /// Puts bytes at a place, over what was there. False: they were not taken, and stay with the caller.
+    /// Writes bytes at an offset, over what was there. False: they were not written, and stay with the
+    /// caller.
     fn put(&mut self, at: u64, bytes: &[u8]) -> bool;
-    /// Reads what was put at a place.
+    /// Reads what was written at an offset.
     ///
     /// # Panics
-    /// When what was taken cannot be read again. The last checkpoint is not touched by it.
+    ///
+    /// If written bytes cannot be read again. The last checkpoint is not affected.
     fn get(&self, at: u64, bytes: &mut [u8]);
 }

@@ -1,11 +1,11 @@
-//! What must survive a restart: written field by field under a name, read back in the same order.
+//! State that survives a restart: written field by field under a name, read back in the same order.
 //!
-//! The format is a flat list of fields: a tag for the type, the name, the length, the bytes, little-endian.
-//! A reader that meets another name or type than it expects says which; nothing is guessed.
+//! The format is a flat list of fields: a tag for the type, the name, the length, the bytes, little-endian. A
+//! reader that meets an unexpected name or type reports it and guesses nothing.
 
 use std::fmt;
 
-/// Every role, every fleet and a client's memory. No default: state cannot be forgotten.
+/// The state of a role, a fleet or a client. It has no default, so that state cannot be forgotten.
 pub trait State {
     /// Writes everything that later rounds depend on.
     fn save(&self, to: &mut Saver);
@@ -13,7 +13,7 @@ pub trait State {
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError>;
 }
 
-/// Says that a type keeps nothing from one round to the next.
+/// Declares that a type keeps no state between rounds.
 #[macro_export]
 macro_rules! stateless {
     ($type:ty) => {
@@ -31,7 +31,7 @@ macro_rules! stateless {
 pub struct StateError {
     /// The field, with the sections that lead to it.
     pub field: String,
-    /// What is wrong with it.
+    /// What is wrong with the field.
     pub message: String,
 }
 
@@ -72,7 +72,7 @@ pub struct Saver {
 
 macro_rules! numbers {
     ($save:ident, $tag:ident, $type:ty, $width:literal) => {
-        /// A list of numbers.
+        /// Saves a list of numbers.
         pub fn $save(&mut self, name: &str, values: &[$type]) {
             self.head(Tag::$tag, name);
             self.bytes.extend((values.len() as u64).to_le_bytes());
@@ -85,31 +85,31 @@ macro_rules! numbers {
 }
 
 impl Saver {
-    /// Nothing saved yet.
+    /// A saver without fields.
     pub fn new() -> Self {
         Saver::default()
     }
 
-    /// A group of fields under a name of its own.
+    /// Saves a group of fields under a name of its own.
     pub fn section(&mut self, name: &str, write: impl FnOnce(&mut Saver)) {
         self.head(Tag::Open, name);
         write(self);
         self.head(Tag::Close, name);
     }
 
-    /// A whole number.
+    /// Saves an integer.
     pub fn u64(&mut self, name: &str, value: u64) {
         self.head(Tag::U64, name);
         self.bytes.extend(value.to_le_bytes());
     }
 
-    /// A number, to the bit.
+    /// Saves a number, to the bit.
     pub fn f64(&mut self, name: &str, value: f64) {
         self.head(Tag::F64, name);
         self.bytes.extend(value.to_le_bytes());
     }
 
-    /// Bytes or text.
+    /// Saves bytes or text.
     pub fn bytes(&mut self, name: &str, value: &[u8]) {
         self.head(Tag::Bytes, name);
         self.bytes.extend((value.len() as u64).to_le_bytes());
@@ -121,7 +121,7 @@ impl Saver {
     numbers!(f32s, F32s, f32, 4);
     numbers!(f64s, F64s, f64, 8);
 
-    /// Everything saved, as bytes.
+    /// All saved fields, as bytes.
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
@@ -143,7 +143,7 @@ pub struct Loader<'b> {
 
 macro_rules! read_numbers {
     ($load:ident, $tag:ident, $type:ty, $width:literal) => {
-        /// A list of numbers.
+        /// Reads a list of numbers.
         pub fn $load(&mut self, name: &str) -> Result<Vec<$type>, StateError> {
             self.head(Tag::$tag, name)?;
             let len = self.length(name, $width)?;
@@ -155,12 +155,12 @@ macro_rules! read_numbers {
 }
 
 impl<'b> Loader<'b> {
-    /// Reads what a [`Saver`] finished.
+    /// A loader of what a [`Saver`] finished.
     pub fn new(bytes: &'b [u8]) -> Self {
         Loader { rest: bytes, sections: Vec::new() }
     }
 
-    /// A group of fields under a name of its own; all of them must be read.
+    /// Reads a group of fields under a name of its own; all of them must be read.
     pub fn section<T>(
         &mut self,
         name: &str,
@@ -174,7 +174,7 @@ impl<'b> Loader<'b> {
         Ok(value)
     }
 
-    /// Passes over what is left of the section being read, or of everything.
+    /// Skips the rest of the section being read, or of everything.
     pub fn skip_rest(&mut self) -> Result<(), StateError> {
         let mut depth = 0_usize;
         while !self.rest.is_empty() && (depth > 0 || self.rest[0] != Tag::Close as u8) {
@@ -205,34 +205,34 @@ impl<'b> Loader<'b> {
         Ok(())
     }
 
-    /// A whole number.
+    /// Reads an integer.
     pub fn u64(&mut self, name: &str) -> Result<u64, StateError> {
         self.head(Tag::U64, name)?;
         let bytes = self.take(name, 8)?;
         Ok(u64::from_le_bytes(bytes.try_into().expect("eight bytes were taken")))
     }
 
-    /// A whole number below 2^32.
+    /// Reads an integer below 2^32.
     pub fn u32(&mut self, name: &str) -> Result<u32, StateError> {
         let value = self.u64(name)?;
         u32::try_from(value).map_err(|_| self.error(name, format!("{value} is too large")))
     }
 
-    /// A number, to the bit.
+    /// Reads a number, to the bit.
     pub fn f64(&mut self, name: &str) -> Result<f64, StateError> {
         self.head(Tag::F64, name)?;
         let bytes = self.take(name, 8)?;
         Ok(f64::from_le_bytes(bytes.try_into().expect("eight bytes were taken")))
     }
 
-    /// Bytes or text.
+    /// Reads bytes or text.
     pub fn bytes(&mut self, name: &str) -> Result<&'b [u8], StateError> {
         self.head(Tag::Bytes, name)?;
         let len = self.length(name, 1)?;
         self.take(name, len)
     }
 
-    /// Text.
+    /// Reads text.
     pub fn text(&mut self, name: &str) -> Result<&'b str, StateError> {
         let bytes = self.bytes(name)?;
         std::str::from_utf8(bytes).map_err(|_| self.error(name, "not text"))
@@ -243,7 +243,7 @@ impl<'b> Loader<'b> {
     read_numbers!(f32s, F32s, f32, 4);
     read_numbers!(f64s, F64s, f64, 8);
 
-    /// Whether everything was read.
+    /// Whether all fields were read.
     pub fn at_end(&self) -> bool {
         self.rest.is_empty()
     }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn another_field_than_expected_is_named() {
+    fn an_unexpected_field_is_named() {
         let bytes = saved();
         let mut loader = Loader::new(&bytes);
         loader.u64("round").unwrap();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_passed_over_is_passed_over_whole() {
+    fn a_skipped_section_is_skipped_whole() {
         let mut saver = Saver::new();
         saver.section("engine", |to| {
             to.u64("round", 7);

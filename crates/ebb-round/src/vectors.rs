@@ -33,12 +33,12 @@ pub fn add_weighted(sum: &mut [f64], terms: &[(&[f32], f64)], threads: usize) {
         for (at, part) in parts {
             scope.spawn(move || add_range(part, terms, at * per_thread));
         }
-        // This thread is there already.
+        // The current thread takes the first part.
         first.into_iter().for_each(|(_, part)| add_range(part, terms, 0));
     });
 }
 
-/// `vector + rate * step`, rounded once.
+/// `vector + factor * step`, rounded once.
 pub fn add_scaled(vector: &[f32], factor: f64, step: &[f32]) -> Vec<f32> {
     assert_eq!(vector.len(), step.len(), "a step has the model's length");
     vector.iter().zip(step).map(|(&at, &by)| (f64::from(at) + factor * f64::from(by)) as f32).collect()
@@ -59,7 +59,7 @@ pub fn distance(one: &[f32], other: &[f32]) -> f64 {
     squares.sum::<f64>().sqrt()
 }
 
-/// Whether every number is finite.
+/// Whether every value is finite.
 pub fn all_finite(vector: &[f32]) -> bool {
     // Chunked so that the inner loop has no exit and can be vectorised.
     vector.chunks(BLOCK).all(|chunk| {
@@ -85,10 +85,10 @@ fn add_range(sum: &mut [f64], terms: &[(&[f32], f64)], offset: usize) {
 #[cfg(target_arch = "x86_64")]
 fn add_block<const N: usize>(sum: &mut [f64], terms: [(&[f32], f64); N]) {
     if is_x86_feature_detected!("avx512f") {
-        // SAFETY: the processor has the unit, as asked in the line above.
+        // SAFETY: the processor has the unit, as checked in the line above.
         unsafe { add_block_avx512(sum, terms) }
     } else if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has the unit, as asked in the line above.
+        // SAFETY: the processor has the unit, as checked in the line above.
         unsafe { add_block_avx2(sum, terms) }
     } else {
         add_block_plain(sum, terms);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_grouping_and_vector_units_leave_the_bits_alone() {
+    fn threads_grouping_and_vector_units_do_not_change_the_bits() {
         let mut stream = Stream::of_run(1, "vectors");
         let len = 300_007;
         let vectors: Vec<_> = (0..19).map(|_| random(len, &mut stream)).collect();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn one_non_finite_value_is_seen_wherever_it_stands() {
+    fn a_non_finite_value_is_found_at_every_position() {
         for at in [0, 4095, 4096, 4999] {
             for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut vector = vec![1.0_f32; 5000];

@@ -1,4 +1,4 @@
-//! The engine against a fleet that does exactly what it is told, good and bad.
+//! The engine with a fleet that follows a script, including wrong behaviour.
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex};
@@ -14,11 +14,11 @@ use ebb_round::{
     vectors,
 };
 
-/// Passes on, in each round, the answers it was given: (client, update).
+/// Delivers the scripted updates of each round: (client, update).
 #[derive(Default)]
 struct ScriptedFleet {
     rounds: Vec<Vec<(usize, Update)>>,
-    /// What the engine said to each asked client it had heard before.
+    /// The acknowledged round in each assignment, by round.
     acknowledged: Vec<Vec<Option<RoundNo>>>,
     number: RoundNo,
 }
@@ -87,7 +87,7 @@ impl Objective for BySamples {
 }
 stateless!(BySamples);
 
-/// The same, but once the answers are there client 0 counts for all, and that is told.
+/// Keeps all updates, and gives client 0 all of the weight once they are there.
 struct Reweighting {
     hold: Retention,
     decisions: Vec<ClientDecision>,
@@ -111,7 +111,7 @@ impl Objective for Reweighting {
 }
 stateless!(Reweighting);
 
-/// Asks clients 0, 1 and 2, never 3, and notes the order in which it was asked things.
+/// Selects clients 0, 1 and 2, never 3, and logs the calls it gets.
 struct FirstThree(Arc<Mutex<Vec<String>>>);
 impl Selector for FirstThree {
     fn probe(&mut self, _round: &Round<'_>) -> Vec<ClientId> {
@@ -121,14 +121,14 @@ impl Selector for FirstThree {
         NonZeroU32::new(7)
     }
     fn select(&mut self, round: &Round<'_>, probes: &Probes) -> Cohort {
-        assert_eq!(probes[&ClientId::new(1)].loss, 7.0, "the fleet is told how many samples to look at");
+        assert_eq!(probes[&ClientId::new(1)].loss, 7.0, "the probe carries the number of samples");
         self.0.lock().unwrap().push(format!("select {} with {} probe", round.number, probes.len()));
-        // The engine puts them in order.
+        // The engine sorts the cohort.
         Cohort::by_deadline([2, 0, 1].map(ClientId::new))
     }
     fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
         let fresh = report.responses.fresh.len();
-        self.0.lock().unwrap().push(format!("observe {} with {fresh} answers", round.number));
+        self.0.lock().unwrap().push(format!("observe {} with {fresh} updates", round.number));
     }
 }
 stateless!(FirstThree);
@@ -211,8 +211,8 @@ fn engine_for(
     n_params: usize,
 ) -> (Engine, Arc<Mutex<Vec<String>>>) {
     let log = Arc::new(Mutex::new(Vec::new()));
-    let facts = RunContext { seed: 1, deadline_s: 60.0, threads: 2, ..RunContext::default() };
-    (Engine::new(roles(objective, hold, n_params, &log), facts), log)
+    let context = RunContext { seed: 1, deadline_s: 60.0, threads: 2, ..RunContext::default() };
+    (Engine::new(roles(objective, hold, n_params, &log), context), log)
 }
 
 fn roles(
@@ -249,10 +249,10 @@ fn refusals(outcome: &Outcome) -> Vec<(usize, &'static str)> {
     outcome.responses.refused.iter().map(|refused| (refused.client.idx(), refused.reason.name())).collect()
 }
 
-/// One round with these answers: what is refused, who counts as absent, and the model.
-fn check(answers: Vec<(usize, Update)>, refused: &[(usize, &str)], absent: &[usize], model: &[f32]) {
+/// Checks one round with these updates: the refusals, the absent clients, and the model.
+fn check(client_updates: Vec<(usize, Update)>, refused: &[(usize, &str)], absent: &[usize], model: &[f32]) {
     for hold in [Retention::Fold, Retention::KeepAll] {
-        let (outcomes, engine, _) = play(hold, vec![answers.clone()]);
+        let (outcomes, engine, _) = play(hold, vec![client_updates.clone()]);
         assert_eq!(refusals(&outcomes[0]), refused);
         assert_eq!(numbers(&outcomes[0].responses.absent), absent);
         assert_eq!(engine.model().model, model);
@@ -260,19 +260,19 @@ fn check(answers: Vec<(usize, Update)>, refused: &[(usize, &str)], absent: &[usi
 }
 
 #[test]
-fn answers_are_averaged_by_share() {
+fn updates_are_averaged_by_share() {
     let all = vec![(0, update(0, &[6.0, 0.0])), (1, update(0, &[0.0, 3.0])), (2, update(0, &[0.0, 0.0]))];
     check(all, &[], &[], &[1.0, 1.0]);
     check(vec![], &[], &[0, 1, 2], &[0.0, 0.0]);
 }
 
 #[test]
-fn no_answer_moves_the_model_further_than_it_may() {
+fn no_update_exceeds_the_norm_bound() {
     for hold in [Retention::Fold, Retention::KeepAll] {
         let clip = NormBound { norm: Some(3.0), ..NormBound::default() };
-        let facts = RunContext { threads: 1, norm_bound: clip, ..RunContext::default() };
-        let mut engine = Engine::new(roles(Box::new(BySamples), hold, 2, &Arc::default()), facts);
-        // Client 2 sends what would destroy the model, and client 1 does so late.
+        let context = RunContext { threads: 1, norm_bound: clip, ..RunContext::default() };
+        let mut engine = Engine::new(roles(Box::new(BySamples), hold, 2, &Arc::default()), context);
+        // Client 2 sends an update that would destroy the model, and client 1 a late one.
         let rounds = vec![
             vec![(0, update(0, &[0.0, 2.0])), (2, update(0, &[3e30, 4e30]))],
             vec![(1, update(0, &[0.0, -1e20])), (0, update(1, &[0.0, 0.0]))],
@@ -292,10 +292,10 @@ fn no_answer_moves_the_model_further_than_it_may() {
 }
 
 #[test]
-fn what_is_too_long_and_cannot_be_shortened_is_refused_and_not_acknowledged() {
+fn updates_that_cannot_be_shortened_are_refused_and_not_acknowledged() {
     let clip = NormBound { norm: Some(3.0), side_norm: Some(1.0), median_multiple: None };
-    let facts = RunContext { threads: 1, norm_bound: clip, ..RunContext::default() };
-    let mut engine = Engine::new(roles(Box::new(BySamples), Retention::KeepAll, 2, &Arc::default()), facts);
+    let context = RunContext { threads: 1, norm_bound: clip, ..RunContext::default() };
+    let mut engine = Engine::new(roles(Box::new(BySamples), Retention::KeepAll, 2, &Arc::default()), context);
     let mut long = update(0, &[0.0, 0.0]);
     long.delta.side_vectors.insert("control".into(), vec![1e30, 0.0]);
     let rounds = vec![vec![(0, update(0, &[1.0, 1.0])), (1, long)], vec![]];
@@ -307,7 +307,7 @@ fn what_is_too_long_and_cannot_be_shortened_is_refused_and_not_acknowledged() {
     assert_eq!(fleet.acknowledged[1], [Some(0), None, None]);
 }
 
-/// Says that it makes running statistics itself: the highest of all answers in every coordinate.
+/// Claims to aggregate running statistics itself: the maximum of all updates in every coordinate.
 struct Highest;
 impl Aggregator for Highest {
     fn retention(&self) -> Retention {
@@ -328,7 +328,7 @@ stateless!(Highest);
 #[test]
 fn statistics_are_averaged_unless_the_aggregator_makes_them() {
     for (own, expected) in [(false, [2.0, 2.0]), (true, [2.0, 3.0])] {
-        let facts = RunContext {
+        let context = RunContext {
             threads: 1,
             trained_ranges: std::iter::once(0..1).collect(),
             ..RunContext::default()
@@ -337,17 +337,17 @@ fn statistics_are_averaged_unless_the_aggregator_makes_them() {
         if own {
             roles.aggregator = Box::new(Highest);
         }
-        let mut engine = Engine::new(roles, facts);
+        let mut engine = Engine::new(roles, context);
         // Shares of a third and two thirds.
-        let answers = vec![(0, update(0, &[2.0, 0.0])), (1, update(0, &[2.0, 3.0]))];
-        let mut fleet = ScriptedFleet { rounds: vec![answers], ..ScriptedFleet::default() };
+        let client_updates = vec![(0, update(0, &[2.0, 0.0])), (1, update(0, &[2.0, 3.0]))];
+        let mut fleet = ScriptedFleet { rounds: vec![client_updates], ..ScriptedFleet::default() };
         engine.round(&mut fleet, &mut NoEvaluator).unwrap();
         assert_eq!(engine.model().model, expected, "{own}");
     }
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_and_counts_as_silence() {
+fn unusable_updates_are_refused_and_their_clients_count_as_absent() {
     let good = || (0, update(0, &[1.0, 1.0]));
     check(vec![good(), (1, update(0, &[f32::NAN, 0.0]))], &[(1, "not-finite")], &[1, 2], &[1.0, 1.0]);
     check(vec![good(), (1, update(0, &[0.0, f32::INFINITY]))], &[(1, "not-finite")], &[1, 2], &[1.0, 1.0]);
@@ -370,7 +370,7 @@ fn what_cannot_be_used_is_refused_and_counts_as_silence() {
 }
 
 #[test]
-fn whoever_was_not_selected_or_sends_again_breaks_no_order() {
+fn unselected_and_repeated_updates_do_not_break_the_order() {
     let good = |client| (client, update(0, &[1.0, 1.0]));
     check(vec![good(0), good(2), good(0)], &[(0, "repeated")], &[1], &[1.0, 1.0]);
     check(vec![good(0), good(3), good(1)], &[(3, "not-asked")], &[2], &[1.0, 1.0]);
@@ -386,12 +386,12 @@ fn a_refused_side_vector_refuses_the_update() {
 }
 
 #[test]
-fn a_late_update_is_taken_once_from_each_that_may_still_send_one() {
+fn a_late_update_is_accepted_once_from_each_client_with_a_job_in_flight() {
     let (outcomes, engine, fleet) = play(
         Retention::KeepAll,
         vec![
             vec![(0, update(0, &[1.0, 1.0]))],
-            // Client 1 owed round 0; client 0 did not, and nobody owes round 1 yet.
+            // Client 1 has a job of round 0 in flight; client 0 has none, and round 1 has not begun.
             vec![(1, update(0, &[9.0, 9.0])), (0, update(0, &[9.0, 9.0])), (2, update(1, &[2.0, 2.0]))],
             vec![(1, update(0, &[9.0, 9.0])), (0, update(1, &[9.0, 9.0]))],
         ],
@@ -408,25 +408,25 @@ fn a_late_update_is_taken_once_from_each_that_may_still_send_one() {
     assert_eq!(refusals(&outcomes[1]), [(0, "other-round")]);
     assert_eq!(late(&outcomes[2]), [(0, 1)]);
     assert_eq!(refusals(&outcomes[2]), [(1, "other-round")]);
-    // Late answers move nothing unless somebody substitutes them.
+    // Late updates do not count without a substitution.
     assert_eq!(engine.model().model, [3.0, 3.0]);
-    // The clients are told up to which round they were heard; late is not heard.
+    // Clients receive the round up to which they are acknowledged; late updates are not.
     assert_eq!(fleet.acknowledged[1], [Some(0), None, None]);
     assert_eq!(fleet.acknowledged[2], [Some(0), None, Some(1)]);
 }
 
 #[test]
-fn answers_out_of_order_are_the_fleets_failure() {
+fn updates_out_of_client_order_are_the_fleets_failure() {
     let (mut engine, _) = engine(Retention::Fold, 2);
-    let answers = vec![(1, update(0, &[1.0, 1.0])), (0, update(0, &[1.0, 1.0]))];
-    let mut fleet = ScriptedFleet { rounds: vec![answers], ..ScriptedFleet::default() };
+    let client_updates = vec![(1, update(0, &[1.0, 1.0])), (0, update(0, &[1.0, 1.0]))];
+    let mut fleet = ScriptedFleet { rounds: vec![client_updates], ..ScriptedFleet::default() };
     let error = engine.round(&mut fleet, &mut NoEvaluator).unwrap_err();
-    assert_eq!(error.to_string(), "the fleet passed on client 0's answer after client 1's");
+    assert_eq!(error.to_string(), "the fleet delivered the update of client 0 after that of client 1");
 }
 
 #[test]
 fn folding_and_keeping_give_the_same_bits() {
-    let answers = |n_params: usize| {
+    let client_updates = |n_params: usize| {
         let vector = |client: usize| {
             (0..n_params).map(|at| ((at * 7 + client * 13) % 101) as f32 / 17.0).collect::<Vec<_>>()
         };
@@ -434,39 +434,36 @@ fn folding_and_keeping_give_the_same_bits() {
     };
     let model = |hold: Retention| {
         let (mut engine, _) = engine(hold, 5000);
-        let mut fleet = ScriptedFleet { rounds: vec![answers(5000)], ..ScriptedFleet::default() };
+        let mut fleet = ScriptedFleet { rounds: vec![client_updates(5000)], ..ScriptedFleet::default() };
         let outcome = engine.round(&mut fleet, &mut NoEvaluator).unwrap();
-        let kept = outcome.responses.fresh.iter().all(|answer| !answer.update.delta.model.is_empty());
+        let kept =
+            outcome.responses.fresh.iter().all(|client_update| !client_update.update.delta.model.is_empty());
         (engine.model().model.clone(), kept)
     };
     let ((folded, folded_kept), (kept, kept_kept)) = (model(Retention::Fold), model(Retention::KeepAll));
     assert!(folded == kept);
-    assert!(!folded_kept && kept_kept, "folded updates are let go, the others are not");
+    assert!(!folded_kept && kept_kept, "folded updates are dropped, the others are kept");
 }
 
 /// Client 0 moves by 6, client 1 by 3, with one and two of three shares: the mean is 4.
 #[test]
-fn the_objective_may_recount_where_updates_are_held() {
-    let answers = || vec![(0, update(0, &[6.0])), (1, update(0, &[3.0]))];
-    for (hold, model, judged) in [(Retention::Fold, 4.0, 0), (Retention::KeepAll, 6.0, 1)] {
+fn the_objective_may_reweight_if_updates_are_held() {
+    let client_updates = || vec![(0, update(0, &[6.0])), (1, update(0, &[3.0]))];
+    for (hold, model, decided) in [(Retention::Fold, 4.0, 0), (Retention::KeepAll, 6.0, 1)] {
         let objective = Box::new(Reweighting { hold, decisions: Vec::new() });
         let (mut engine, _) = engine_for(objective, Retention::Fold, 1);
-        let mut fleet = ScriptedFleet { rounds: vec![answers(), vec![]], ..ScriptedFleet::default() };
+        let mut fleet = ScriptedFleet { rounds: vec![client_updates(), vec![]], ..ScriptedFleet::default() };
         let outcome = engine.round(&mut fleet, &mut NoEvaluator).unwrap();
-        assert_eq!((engine.model().model[0], outcome.decisions.len()), (model, judged), "{hold:?}");
+        assert_eq!((engine.model().model[0], outcome.decisions.len()), (model, decided), "{hold:?}");
         assert!(outcome.decisions.iter().all(|one| one.decision == "alone" && one.metrics["answers"] == 2.0));
-        // It was for this round's aggregate only.
+        // The weights applied to this round's aggregate only.
         assert_eq!(engine.shares().as_slice(), [0.1, 0.2, 0.3, 0.4]);
-        assert_eq!(
-            outcome.oracle_silent,
-            Some(vec![ClientId::new(0)]),
-            "the fleet is asked about this round's job"
-        );
+        assert_eq!(outcome.oracle_silent, Some(vec![ClientId::new(0)]), "the oracle gets this round's job");
     }
 }
 
 #[test]
-fn the_questions_come_in_order_and_probes_are_charged() {
+fn the_roles_are_called_in_order_and_probes_are_charged() {
     let (mut engine, log) = engine(Retention::Fold, 2);
     let mut fleet =
         ScriptedFleet { rounds: vec![vec![(0, update(0, &[1.0, 1.0]))], vec![]], ..ScriptedFleet::default() };
@@ -476,19 +473,19 @@ fn the_questions_come_in_order_and_probes_are_charged() {
         *log.lock().unwrap(),
         [
             "select 0 with 1 probe",
-            "observe 0 with 1 answers",
+            "observe 0 with 1 updates",
             "select 1 with 1 probe",
-            "observe 1 with 0 answers"
+            "observe 1 with 0 updates"
         ]
     );
     assert_eq!(first.cost, Cost { elapsed_s: 105.0, bytes_down: 11, bytes_up: 21 });
     assert_eq!(second.total_cost.elapsed_s, 210.0);
-    assert_eq!((first.learning_rate, second.learning_rate), (1.0, 2.0), "the rate's clock starts at 1");
+    assert_eq!((first.learning_rate, second.learning_rate), (1.0, 2.0), "the schedule starts at position 1");
     assert_eq!(numbers(&first.joined), [0, 1, 2, 3]);
     assert!(second.joined.is_empty() && second.left.is_empty());
 }
 
-/// Gives these accuracies, one a round.
+/// Returns these accuracies, one a round.
 struct Accuracies(Vec<f64>);
 impl Evaluator for Accuracies {
     fn evaluate(&mut self, number: RoundNo, _: &Parcel, _: &Census, _: &Shares) -> Option<Score> {
@@ -498,11 +495,11 @@ impl Evaluator for Accuracies {
 
 fn guarded(hold: Retention) -> Engine {
     let guard = Some(GuardLimits { median_multiple: Some(10.0), accuracy_drop: Some(0.5) });
-    let facts = RunContext { threads: 1, guard, ..RunContext::default() };
-    Engine::new(roles(Box::new(BySamples), hold, 2, &Arc::default()), facts)
+    let context = RunContext { threads: 1, guard, ..RunContext::default() };
+    Engine::new(roles(Box::new(BySamples), hold, 2, &Arc::default()), context)
 }
 
-/// The answers of all three, of which the last sends this.
+/// The updates of all three clients, the last of which is malicious.
 fn with_liar(base: RoundNo, sent: &[f32]) -> Vec<(usize, Update)> {
     vec![(0, update(base, &[1.0, 0.0])), (1, update(base, &[1.0, 0.0])), (2, update(base, sent))]
 }
@@ -511,7 +508,7 @@ fn with_liar(base: RoundNo, sent: &[f32]) -> Vec<(usize, Update)> {
 fn a_round_that_would_destroy_the_model_is_void() {
     for hold in [Retention::Fold, Retention::KeepAll] {
         let mut engine = guarded(hold);
-        // In the first round nothing is known but what the others sent.
+        // In the first round the only reference is the other updates.
         let mut rounds = vec![with_liar(0, &[3e38, 3e38]), with_liar(1, &[3e38, -3e38])];
         rounds.extend((2..8).map(|round| with_liar(round, &[1.0, 0.0])));
         rounds.push(with_liar(8, &[-50.0, 0.0]));
@@ -527,7 +524,8 @@ fn a_round_that_would_destroy_the_model_is_void() {
         }
         assert_eq!(void, expected);
         assert_eq!(engine.model().model, [7.0, 0.0], "seven rounds counted, each by one");
-        // Whoever answered a void round was not heard in it: what a client remembers of it is not committed.
+        // Updates of a void round are not acknowledged, so that clients do not commit the state of that
+        // round.
         let acknowledged = |round: usize| fleet.acknowledged[round].clone();
         assert_eq!(acknowledged(1), [None, None, None]);
         assert_eq!(acknowledged(9), [Some(7), Some(7), Some(7)]);
@@ -536,14 +534,14 @@ fn a_round_that_would_destroy_the_model_is_void() {
 }
 
 #[test]
-fn a_step_of_one_client_alone_is_held_against_the_model_and_without_a_guard_stays() {
+fn a_step_of_a_single_client_is_compared_with_the_model_and_stays_without_a_guard() {
     let too_much = || vec![with_liar(0, &[f32::MAX, 0.0]), with_liar(1, &[1.0, 0.0])];
     let mut alone = guarded(Retention::Fold);
     let only = |round, sent: f32| vec![(0, update(round, &[sent, 0.0]))];
     let rounds = vec![only(0, 1.0), only(1, f32::MAX), only(2, f32::NAN), only(3, 1.0)];
     let mut fleet = ScriptedFleet { rounds, ..ScriptedFleet::default() };
     let mut play_alone = || alone.round(&mut fleet, &mut NoEvaluator).unwrap().void;
-    // Nobody else says what is usual: the model does, and it is short.
+    // With so few updates the model's norm is the reference, and it is small.
     assert_eq!(
         [play_alone(), play_alone(), play_alone(), play_alone()],
         [None, Some(Void::StepTooLong), None, None]
@@ -555,7 +553,7 @@ fn a_step_of_one_client_alone_is_held_against_the_model_and_without_a_guard_stay
 }
 
 #[test]
-fn a_model_that_is_far_worse_is_taken_back() {
+fn a_model_that_is_far_worse_is_discarded() {
     let mut engine = guarded(Retention::KeepAll);
     let rounds = (0..4).map(|round| with_liar(round, &[1.0, 0.0])).collect();
     let mut fleet = ScriptedFleet { rounds, ..ScriptedFleet::default() };

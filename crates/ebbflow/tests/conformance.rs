@@ -106,7 +106,7 @@ impl Selector for Doubled {
 stateless!(Doubled);
 
 #[test]
-#[should_panic(expected = "the selector picked client 0 twice")]
+#[should_panic(expected = "the selector returned client 0 twice")]
 fn a_selector_that_picks_twice_is_stopped() {
     let entry: Entry<dyn Selector> =
         Entry { name: "doubled", about: "", example: "", build: |_| Ok(Box::new(Doubled)) };

@@ -547,7 +547,7 @@ fn describe_names_the_assumptions_memory_and_cost_of_every_method() {
     let departures = succeed(&["describe", "departures"]);
     assert!(departures.contains("settings of objective.departures estimate:\n    c = 1.0"), "{departures}");
     let clip = succeed(&["describe", "clip"]);
-    assert!(clip.contains("a bias against them") && clip.contains("# times = "), "{clip}");
+    assert!(clip.contains("biased against them") && clip.contains("# times = "), "{clip}");
     for (name, expected) in [
         ("e3cs-inc", "See: ebbflow describe e3cs"),
         ("e3cs-0.8", "See: ebbflow describe e3cs"),

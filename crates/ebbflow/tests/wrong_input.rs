@@ -112,31 +112,31 @@ fn methods_that_would_count_somebody_twice() {
     refused(
         SMALL,
         &["recipe=fedau", "substitute.kind=friend"],
-        "--set substitute.kind=friend: would count wrongly beside aggregate.kind = \"fedau\": it \
-         makes up for the silent itself; leave [substitute] out",
+        "--set substitute.kind=friend: does not work with aggregate.kind = \"fedau\": it \
+         compensates for absent clients itself; leave [substitute] out",
     );
     refused(
         SMALL,
         &["recipe=mifa", "substitute.kind=late"],
-        "--set substitute.kind=late: aggregate.kind = \"mifa\" takes answers to the round only; leave \
+        "--set substitute.kind=late: aggregate.kind = \"mifa\" uses this round's updates only; leave \
          [substitute] out",
     );
     refused(
         SMALL,
         &["recipe=fedawe", "aggregate.kind=mifa"],
-        "--set aggregate.kind=mifa: would have no say: server.kind = \"fedawe\" weighs the answers \
+        "--set aggregate.kind=mifa: would have no effect: server.kind = \"fedawe\" combines the updates \
          itself; leave [aggregate] out",
     );
     refused(
         &SMALL.replace("momentum = 0.5\n", "").replace("kind = \"sgd\"\n", ""),
         &["recipe=focus", "local.optimiser=adam"],
-        "--set local.optimiser=adam: gradients are read off the distance moved, which momentum and \
-         Adam stretch; leave it out",
+        "--set local.optimiser=adam: gradients are computed from the model's movement, which momentum and \
+         Adam amplify; leave it out",
     );
     refused(
         &SMALL.replace("momentum = 0.5\n", "").replace("kind = \"sgd\"\n", ""),
         &["recipe=focus", "local.max_grad_norm=1.0"],
-        "--set local.max_grad_norm=1.0: gradients are read off the distance moved, which clipping \
+        "--set local.max_grad_norm=1.0: gradients are computed from the model's movement, which clipping \
          shortens; leave it out",
     );
 }
@@ -146,7 +146,7 @@ fn snapshots_requested_in_two_ways() {
     refused(
         SMALL,
         &["recipe=fast", "select.cohort=4", "select.probability=0.5", "select.every=3"],
-        "--set select.every=3: give this or chance, not both",
+        "--set select.every=3: give every or probability, not both",
     );
     refused(
         SMALL,

@@ -1,9 +1,11 @@
-//! Updates count by the step: the mean of those that came, or of everybody's last.
+//! Aggregates mean steps: of the updates that arrived, or of every client's last one.
 //!
-//! Anarchic federated learning (Yang et al. 2022, "Anarchic Federated Learning"): clients choose when to come and how many steps to do, and return the mean gradient of
-//! their steps. `afl-cd` moves by the mean of what came in, `afl-cs` by the mean of the latest of everybody, zero for the unheard. The paper's
-//! server rate is here `server.rate` times the local rate of the round times the steps that clients were asked for, so that 1 makes both FedAvg when everybody
-//! is asked for as many steps and does them. Late answers reach it through `substitute.kind = "late"`.
+//! Anarchic federated learning (Yang et al. 2022): clients choose when to participate and with how many
+//! steps, and return the mean gradient of their steps. `afl-cd` averages the updates that arrived, `afl-cs`
+//! the last ones of all clients, zero for clients without one. The paper's server learning rate is here
+//! `server.learning_rate` times the round's local learning rate times the requested steps. With 1 both are
+//! FedAvg if all clients complete the same number of requested steps. Late updates need `substitute.kind =
+//! "late"`.
 
 use ebb_round::roles::scaled;
 use ebb_round::{
@@ -18,10 +20,10 @@ use super::stored_updates::StoredUpdates;
 use crate::memory::Precision;
 use crate::own_updates::add;
 
-/// The registry's line for what came in.
+/// The registry entry for updates that arrived.
 pub const CD: Entry<dyn Aggregator> = Entry {
     name: "afl-cd",
-    about: "the mean step of those that answered, late or not, times the steps asked for",
+    about: "the mean step of the updates that arrived, late or not, times the requested steps",
     example: "",
     build: |settings| {
         let NoKeys {} = settings.parse()?;
@@ -29,13 +31,13 @@ pub const CD: Entry<dyn Aggregator> = Entry {
     },
 };
 
-/// The registry's line for everybody's last.
+/// The registry entry for every client's last update.
 pub const CS: Entry<dyn Aggregator> = Entry {
     name: "afl-cs",
-    about: "the mean over everybody of the client's last mean step, times the steps asked for",
-    example: "empty_rounds = \"step\"      # from what is remembered; or stay
-precision = \"f32\"          # of what is remembered; or f16
-# memory_mb = 1000         # what is beyond it lies in a file of the run's folder while it runs",
+    about: "the mean of every client's last mean step, times the requested steps",
+    example: "empty_rounds = \"step\"      # from stored updates; or stay
+precision = \"f32\"          # of stored updates; or f16
+# memory_mb = 1000         # more is spilled to a file in the run folder",
     build: |settings| {
         let Table { empty_rounds, precision, memory_mb } = settings.parse()?;
         Ok(Box::new(Anarchic {
@@ -62,10 +64,10 @@ struct Table {
 
 #[derive(Debug, Default)]
 struct Anarchic {
-    /// Everybody's last mean step over its rate, if that is what counts.
+    /// Every client's last mean step over its learning rate, for `afl-cs`.
     latest: Option<StoredUpdates>,
     empty_rounds: EmptyRounds,
-    /// The mean number of steps that those were asked for who came last.
+    /// The mean number of requested steps over the last updates.
     mean_steps_requested: f64,
 }
 
@@ -75,20 +77,20 @@ impl Aggregator for Anarchic {
     }
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
-        // Whoever's work it is counts, however old: made-up stand-ins are nobody's steps.
-        // A rate that fell to nothing says nothing of the slope.
+        // An update counts whatever its age, but a synthetic one has no steps. A learning rate that decayed
+        // to 0 leaves no information about the gradient.
         let worked = |one: &&Contribution| {
             one.source == Some(one.client) && round.share(one.client) > 0.0 && one.update.learning_rate > 0.0
         };
-        let mut came: Vec<_> = contributions.iter().filter(worked).collect();
-        // Of two answers of one client the newer is its latest.
-        came.sort_by_key(|one| (std::cmp::Reverse(one.age), one.client));
-        let total: f64 = came.iter().map(|one| round.aggregation_weight(one.client)).sum();
-        if !came.is_empty() {
+        let mut arrived: Vec<_> = contributions.iter().filter(worked).collect();
+        // Of two updates of one client the newer is its latest.
+        arrived.sort_by_key(|one| (std::cmp::Reverse(one.age), one.client));
+        let total: f64 = arrived.iter().map(|one| round.aggregation_weight(one.client)).sum();
+        if !arrived.is_empty() {
             let requested = |one: &&Contribution| {
                 round.aggregation_weight(one.client) * f64::from(one.update.steps_requested.get())
             };
-            self.mean_steps_requested = came.iter().map(requested).sum::<f64>() / total;
+            self.mean_steps_requested = arrived.iter().map(requested).sum::<f64>() / total;
         }
         let step_scale = f64::from(round.learning_rate) * self.mean_steps_requested;
         let per_step = |one: &Contribution| {
@@ -97,7 +99,7 @@ impl Aggregator for Anarchic {
         let Some(latest) = &mut self.latest else {
             let mut sum = vec![0.0; round.global.model.len()];
             let mut given = Vec::new();
-            for one in came {
+            for one in arrived {
                 let part = round.aggregation_weight(one.client) / total;
                 let requested =
                     f64::from(one.update.learning_rate) * f64::from(one.update.steps_requested.get());
@@ -107,14 +109,14 @@ impl Aggregator for Anarchic {
             return Aggregate { vector: scaled(&sum, step_scale), coefficients: Some(given) };
         };
         latest.begin(round);
-        for one in &came {
-            // By steps, so that half of the work says as much as all of it.
+        for one in &arrived {
+            // Per step, so that half of the work counts as much as all of it.
             let step = scaled_down(&one.update.delta.model, per_step(one));
             let done =
                 1.0 / (f64::from(one.update.learning_rate) * f64::from(one.update.steps_requested.get()));
             latest.replace(round, one.client, &step, (done, one.update.base_round));
         }
-        let stays = came.is_empty() && self.empty_rounds == EmptyRounds::Stay;
+        let stays = arrived.is_empty() && self.empty_rounds == EmptyRounds::Stay;
         match stays {
             true => Aggregate::zero(round.global.model.len()),
             false => Aggregate {
@@ -160,26 +162,26 @@ mod tests {
     use super::*;
     use crate::testing::{World, aggregator, partial};
 
-    /// The aggregates of rounds of (client, value, steps done of four, age), among four clients.
+    /// The aggregates of rounds of (client, value, completed steps of four, age), among four clients.
     fn play(entry: Entry<dyn Aggregator>, text: &str, rounds: &[&[(usize, f32, u32, u32)]]) -> Vec<f32> {
         let world = World::of(4);
         let mut afl = aggregator(entry, text).unwrap();
         let mut found = Vec::new();
-        for (number, came) in (9..).zip(rounds) {
+        for (number, arrived) in (9..).zip(rounds) {
             let one = |&(client, value, steps, age): &(usize, f32, u32, u32)| {
                 let mut one = Contribution { age, ..partial(client, value, steps, 4) };
                 Arc::make_mut(&mut one.update).base_round = number - age;
                 one
             };
-            let came: Vec<_> = came.iter().map(one).collect();
-            found.push(afl.aggregate(&world.round(number), &came).vector[0]);
+            let arrived: Vec<_> = arrived.iter().map(one).collect();
+            found.push(afl.aggregate(&world.round(number), &arrived).vector[0]);
         }
         found
     }
 
     #[test]
     fn steps_are_averaged_not_updates() {
-        // Steps of 1 and of 3, four of them.
+        // Steps of 1 and of 3, four requested.
         assert_eq!(play(CD, "", &[&[(0, 4.0, 4, 0), (1, 3.0, 1, 3)], &[]]), [8.0, 0.0]);
         assert_eq!(play(CD, "", &[&[(0, 4.0, 4, 0), (1, 8.0, 4, 0), (2, 8.0, 4, 0), (3, 4.0, 4, 0)]]), [6.0]);
     }
@@ -188,21 +190,21 @@ mod tests {
     fn steps_count_at_the_learning_rate_of_the_round() {
         let world = World::of(4);
         let mut afl = aggregator(CS, "").unwrap();
-        // Made at a rate of .1.
-        let came = [partial(0, 4.0, 4, 4)];
-        let mut at = |rate, came: &[Contribution]| {
-            afl.aggregate(&Round { learning_rate: rate, ..world.round(9) }, came).vector[0]
+        // The learning rate was 0.1.
+        let arrived = [partial(0, 4.0, 4, 4)];
+        let mut at = |rate, arrived: &[Contribution]| {
+            afl.aggregate(&Round { learning_rate: rate, ..world.round(9) }, arrived).vector[0]
         };
-        assert_eq!([at(0.1, &came), at(0.05, &[]), at(0.2, &[])], [1.0, 0.5, 2.0]);
+        assert_eq!([at(0.1, &arrived), at(0.05, &[]), at(0.2, &[])], [1.0, 0.5, 2.0]);
     }
 
     #[test]
-    fn everybodys_latest_counts() {
+    fn every_clients_last_update_counts() {
         let rounds: [&[_]; 4] =
             [&[(0, 4.0, 4, 0), (1, 3.0, 1, 3)], &[(2, 8.0, 4, 0)], &[], &[(0, -4.0, 4, 0), (0, 40.0, 4, 2)]];
-        // A quarter of 4 + 12, then of 8 more, and again; then client 0's newer answer counts.
+        // A quarter of 4 + 12, then of 8 more, and again; then client 0's newer update counts.
         assert_eq!(play(CS, "", &rounds), [4.0, 6.0, 6.0, 4.0]);
-        // What was sent before that comes late says nothing any more.
+        // A late update that is older than the stored one is ignored.
         assert_eq!(
             play(CS, "", &[&[(0, 4.0, 4, 0)], &[(0, 40.0, 4, 2)], &[(1, 4.0, 4, 1)]]),
             [1.0, 1.0, 2.0]

@@ -1,17 +1,17 @@
-//! What many updates say of one coordinate, coordinate by coordinate: what robust means begin with.
+//! Robust statistics by coordinate over many updates.
 
 use std::collections::BTreeMap;
 
 use ebb_round::{Contribution, Round};
 
-/// Coordinates that are gathered at once: what a line of a cache holds.
+/// Coordinates that are gathered at once: the content of a cache line.
 const COLUMNS_AT_ONCE: usize = 16;
 
-/// What the contributions say of one coordinate: each one's value, and what part of a say it has.
+/// The values of one coordinate over all contributions, each with its fraction of a vote.
 pub(crate) type Column = Vec<(f32, f64)>;
 
-/// The contributions that count, each with its part of a say: all that count for one client have one between them, and whoever is in no
-/// objective has none.
+/// The contributions that count, each with its fraction of a vote. All that count for one client share one
+/// vote; a client outside the objective has none.
 pub(crate) fn votes<'c>(
     round: &Round<'_>,
     contributions: &'c [Contribution],
@@ -23,7 +23,7 @@ pub(crate) fn votes<'c>(
     counted.into_iter().map(|one| (one, one.fraction / parts[&one.client].max(1.0))).collect()
 }
 
-/// One number for each coordinate of the model, made from what all contributions have there. Zeros if there are none.
+/// One value for each coordinate of the model, computed from all contributions; zeros if there are none.
 pub(crate) fn by_coordinate(
     round: &Round<'_>,
     contributions: &[Contribution],
@@ -59,13 +59,13 @@ pub(crate) fn by_coordinate(
     made
 }
 
-/// The mean of what is left of a column once `trimmed` says were taken away at each end. Where less than nothing would be left, the median.
+/// The mean of a column without `trimmed` votes at each end, or the median where nothing would be left.
 ///
-/// A value that has part of a say counts, and is taken away, by that part.
+/// A value with a fraction of a vote counts, and is trimmed, by that fraction.
 pub(crate) fn trimmed_mean_of(column: &mut Column, trimmed: f64) -> f64 {
     column.sort_unstable_by(|one, other| one.0.total_cmp(&other.0));
     let total: f64 = column.iter().map(|(_, part)| part).sum();
-    // At least what is nearest to the middle from both sides.
+    // At least the values nearest to the middle remain.
     let trimmed = trimmed.clamp(0.0, total / 2.0);
     let (from, to) = (trimmed, total - trimmed);
     if to - from <= total * 1e-12 {
@@ -80,7 +80,7 @@ pub(crate) fn trimmed_mean_of(column: &mut Column, trimmed: f64) -> f64 {
     sum / (to - from)
 }
 
-/// The value in the middle of a column in order, or the mean of the two around it.
+/// The median of a sorted column; between two values, their mean.
 fn median(column: &Column, total: f64) -> f64 {
     let slack = total * 1e-12;
     let mut below = 0.0;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_are_taken_away() {
+    fn both_ends_are_trimmed() {
         let values = [100.0, 1.0, 2.0, 3.0, -50.0];
         check(&values, 0.0, 11.2);
         check(&values, 1.0, 2.0);
@@ -117,13 +117,13 @@ mod tests {
         check(&values, 9.0, 2.0);
         check(&[4.0, 1.0, 2.0, 9.0], 2.0, 3.0);
         check(&[7.0], 0.5, 7.0);
-        // Half of a say at each end.
+        // Half a vote is trimmed at each end.
         check(&[0.0, 2.0, 10.0], 0.5, (0.0 * 0.5 + 2.0 + 10.0 * 0.5) / 2.0);
     }
 
     #[test]
-    fn parts_of_a_vote_count_by_what_they_are() {
-        // Two halves are one say.
+    fn fractions_of_a_vote_count_in_proportion() {
+        // Two half votes make one.
         let mut halves: Column = vec![(3.0, 0.5), (1.0, 1.0), (3.0, 0.5)];
         assert_eq!(trimmed_mean_of(&mut halves, f64::INFINITY), 2.0);
         let mut more: Column = vec![(3.0, 0.5), (1.0, 0.2), (2.0, 0.1)];
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_two_votes() {
+    fn no_client_has_two_votes() {
         let mut world = World::of(3);
         let mut contributions: Vec<_> = [(0, 1.0), (1, 2.0), (2, 9.0), (2, 9.0), (2, 9.0)]
             .map(|(client, value)| contribution(client, value))
@@ -147,7 +147,7 @@ mod tests {
         };
         let third = 1.0 / 3.0;
         assert_eq!(found(&world, &contributions), (2.0, vec![1.0, 1.0, third, third, third]));
-        // Half of a say stays half of one, and whoever left has none.
+        // A half vote stays a half, and a departed client has none.
         contributions.truncate(3);
         contributions[2].fraction = 0.5;
         assert_eq!(found(&world, &contributions).1, [1.0, 1.0, 0.5]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn every_coordinate_is_made_whatever_the_threads() {
+    fn every_coordinate_is_computed_at_any_number_of_threads() {
         let mut world = World::of(3);
         let values: Vec<Vec<f32>> =
             (0..3).map(|client| (0..37).map(|at| (at * 3 + (at + client) % 3) as f32).collect()).collect();

@@ -1,10 +1,11 @@
-//! The model moves whenever so many updates have come in, each counting for less the more it missed.
+//! Aggregates a full buffer of updates, with lower weights for stale ones.
 //!
-//! FedBuff (Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation"): when B updates are in the buffer, the aggregate is `sum of update / sqrt(1 + staleness)` over B, staleness
-//! being how many times the model moved between the round that an update answers and its coming. FedScale divides by the sum of the factors instead (`normalise`)
-//! and throws away what is older than 5 (`most_stale`). Late answers reach it through `substitute.kind =
-//! "late"`. All updates of a round come at once, by client, and of one client the oldest first: it has one
-//! job at a time, so that came before what answers this round.
+//! FedBuff (Nguyen et al. 2022): when B updates are in the buffer, the aggregate is `sum of update / sqrt(1 +
+//! staleness)` over B. The staleness is the number of model moves between the round of the update's job and
+//! its arrival. FedScale divides by the sum of the factors instead (`normalise`) and drops updates with a
+//! staleness above 5 (`most_stale`). Late updates need `substitute.kind = "late"`. All updates of a round
+//! enter together, by client, the older update of a client first: a client has one job at a time, so the
+//! older one arrived earlier.
 
 use std::cmp::Reverse;
 use std::num::NonZeroU32;
@@ -19,13 +20,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::own_updates::add;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "fedbuff",
-    about: "the mean of every so many updates that come in, however late, the stale counting for less",
+    about: "the mean of a full buffer of updates, however late; stale ones have lower weights",
     example: "buffer = 10                # updates
-normalise = false          # by the buffer's size; or true: by the sum of the factors
-# most_stale = 5           # what missed more moves of the model is thrown away",
+normalise = false          # divided by the buffer's size; or true: by the sum of the factors
+# most_stale = 5           # drops updates with a higher staleness, in model moves",
     build: |settings| {
         Ok(Box::new(FedBuff { table: settings.parse()?, buffer: Buffer::default(), model_moves: Vec::new() }))
     },
@@ -49,11 +50,11 @@ fn ten() -> NonZeroU32 {
 struct FedBuff {
     table: Table,
     buffer: Buffer,
-    /// The rounds at whose end the model moved, one for each time, as far back as an answer may be late.
+    /// The rounds in which the model moved, one entry a move, as far back as late updates are accepted.
     model_moves: Vec<RoundNo>,
 }
 
-/// Updates that have come in since the model last moved, weighed and added up.
+/// The weighted sum of the updates since the model last moved.
 #[derive(Debug, Default)]
 struct Buffer {
     sum: Vec<f64>,
@@ -62,7 +63,7 @@ struct Buffer {
 }
 
 impl FedBuff {
-    /// How many times the model moved since the round that an update answers began.
+    /// The number of model moves since the round of an update's job.
     fn staleness(&self, round: &Round<'_>, one: &Contribution) -> u32 {
         let base = round.number - one.age;
         self.model_moves.iter().filter(|&&at| at >= base && at < round.number).count() as u32
@@ -97,7 +98,7 @@ impl Aggregator for FedBuff {
             }
         }
         self.model_moves.retain(|at| at.saturating_add(MAX_STALENESS_ROUNDS) >= round.number);
-        // Whose work waits in the buffer is not kept.
+        // The buffer does not keep which client an update is from.
         Aggregate::without_coefficients(scaled(&aggregate, 1.0))
     }
 
@@ -133,13 +134,13 @@ mod tests {
     fn check(text: &str, rounds: &[&[(usize, f32, u32)]], expected: &[f64]) {
         let world = World::of(10);
         let mut fedbuff = aggregator(ENTRY, text).unwrap();
-        for ((number, came), expected) in (0..).zip(rounds).zip(expected) {
+        for ((number, arrived), expected) in (0..).zip(rounds).zip(expected) {
             let one = |&(client, value, age): &(usize, f32, u32)| Contribution {
                 age,
                 ..contribution(client, value)
             };
-            let came: Vec<_> = came.iter().map(one).collect();
-            let found = f64::from(fedbuff.aggregate(&world.round(number), &came).vector[0]);
+            let arrived: Vec<_> = arrived.iter().map(one).collect();
+            let found = f64::from(fedbuff.aggregate(&world.round(number), &arrived).vector[0]);
             assert!((found - expected).abs() < 1e-6, "round {number}: {found}, not {expected}");
         }
     }
@@ -152,23 +153,23 @@ mod tests {
             &[],
             &[(4, 1.0, 0), (5, 3.0, 0), (6, 8.0, 0), (7, 8.0, 0), (8, 8.0, 0), (9, 2.0, 0)],
         ];
-        // 1 + 2 + 6 over 3; then 5 + 1 + 3, and 8 + 8 + 8 in the same round, of which 2 is left.
+        // 1 + 2 + 6 over 3; then 5 + 1 + 3, and 8 + 8 + 8 in the same round, with 2 left over.
         check("buffer = 3", &rounds, &[0.0, 3.0, 0.0, 3.0 + 8.0]);
     }
 
-    /// The engine shows the answer to this round first.
+    /// The engine passes the update of this round first.
     #[test]
-    fn a_clients_older_answer_enters_first() {
+    fn a_clients_older_update_enters_first() {
         let rounds: [&[_]; 2] = [&[(0, 1.0, 0)], &[(0, 9.0, 0), (0, 3.0, 1), (1, 5.0, 0)]];
-        // 1 and 3, then 9 and 5; nothing was moved by when they came.
+        // 1 and 3, then 9 and 5; the model did not move in between.
         check("buffer = 2", &rounds, &[0.0, 2.0 + 7.0]);
     }
 
     #[test]
-    fn what_missed_moves_counts_for_less() {
+    fn stale_updates_count_for_less() {
         let rounds: [&[_]; 4] =
             [&[(0, 2.0, 0)], &[(0, 2.0, 0)], &[(0, 2.0, 0)], &[(1, 6.0, 3), (2, 2.0, 1), (3, 2.0, 0)]];
-        // It moved three times since round 0 began, once since round 2 did.
+        // The model moved three times since round 0 began, once since round 2 did.
         let both = |normalise, expected: f64| {
             check(&format!("buffer = 1\nnormalise = {normalise}"), &rounds, &[2.0, 2.0, 2.0, expected]);
         };

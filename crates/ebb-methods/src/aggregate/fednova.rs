@@ -1,9 +1,10 @@
-//! Each update is divided by how far its local steps reach, and the mean stretched to how far they reach in the mean.
+//! Normalises each update by its effective number of steps, and scales the mean by the average of these.
 //!
-//! FedNova (Wang et al. 2020, "Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization"): with p the
-//! shares over those that answered, `w + tau * sum of p_i update_i / a_i`, `tau = sum of p_i a_i`. a is what the gradients of a
-//! client's steps count in its update, added up: its steps, if a step is the gradient. Momentum lets early ones count more, the pull of
-//! FedProx less, and with the latter tau is the mean of the steps, as in the authors' code. Both are taken from `[local]`.
+//! FedNova (Wang et al. 2020): with `p` the shares over the clients that returned updates, `w + tau * sum of
+//! p_i update_i / a_i`, `tau = sum of p_i a_i`. `a_i` sums the coefficients of a client's gradients in its
+//! update; for plain SGD it is the number of steps. Momentum raises the coefficients of early gradients, and
+//! FedProx's proximal term lowers them. With the latter `tau` is the mean of the steps, as in the authors'
+//! code. Both hyperparameters are taken from `[local]`.
 
 use ebb_round::{Aggregator, Contribution, Retention, Round, stateless};
 use ebb_settings::{Entry, NonNegative, Probability, Settings, SettingsError};
@@ -11,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::local::effective_steps::EffectiveSteps;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "fednova",
-    about: "updates divided by how far their steps reach, so that who does more steps does not count more",
-    example: "renormalise = true          # or false: the silent shorten the step
-# momentum, nesterov, mu    # of the local steps; taken from [local]",
+    about: "updates divided by their effective numbers of steps, so that more local steps do not mean more weight",
+    example: "renormalise = true          # or false: absent clients shorten the step
+# momentum, nesterov, proximal_mu  # taken from [local]",
     build: |settings| Ok(Box::new(FedNova::build(settings)?)),
 };
 
@@ -45,7 +46,7 @@ impl FedNova {
         let table: Table = settings.parse()?;
         let reach = EffectiveSteps::from_local_rule(settings)?;
         let differs = |key: &str, there: &dyn std::fmt::Display| {
-            settings.error(key, format!("local.{key} is {there}; leave it out, it is taken from there"))
+            settings.error(key, format!("local.{key} is {there} and applies here too; leave this key out"))
         };
         if table.momentum.is_some_and(|given| given.get() != reach.momentum) {
             return Err(differs("momentum", &reach.momentum));
@@ -62,7 +63,8 @@ impl FedNova {
         Ok(FedNova { renormalise: table.renormalise, effective_steps: reach })
     }
 
-    /// How far a contribution's steps reach; `None` if nowhere, and then it cannot be stretched.
+    /// A contribution's effective number of steps; `None` if it is not positive, so that nothing can be
+    /// divided by it.
     fn effective_steps_of(&self, one: &Contribution) -> Option<f64> {
         let reach = self.effective_steps.count(one.update.steps.get(), f64::from(one.update.learning_rate));
         Some(reach).filter(|reach| *reach > 0.0)
@@ -80,18 +82,18 @@ impl Aggregator for FedNova {
     }
 
     fn scale(&mut self, round: &Round<'_>, _total: f64, contributions: &[Contribution]) -> f64 {
-        let (mut answered, mut reached) = (0.0, 0.0);
+        let (mut responded, mut reached) = (0.0, 0.0);
         for one in contributions {
             let Some(reach) = self.effective_steps_of(one) else { continue };
             let weight = one.fraction * round.aggregation_weight(one.client);
-            answered += weight;
+            responded += weight;
             let steps = if self.effective_steps.mu > 0.0 { f64::from(one.update.steps.get()) } else { reach };
             reached += weight * steps;
         }
-        match (answered > 0.0, self.renormalise) {
+        match (responded > 0.0, self.renormalise) {
             (false, _) => 0.0,
-            (true, true) => reached / (answered * answered),
-            (true, false) => reached / answered,
+            (true, true) => reached / (responded * responded),
+            (true, false) => reached / responded,
         }
     }
 }
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn with_everybody_there_it_is_scheme_c_stretched() {
+    fn with_full_participation_it_is_a_multiple_of_scheme_c() {
         let world = World::with_samples(&SHARES);
         for steps in [[1, 2, 3, 4], [5, 1, 2, 5]] {
             let tau: f64 = (0..4).map(|idx| f64::from(SHARES[idx] * steps[idx]) / 10.0).sum();
@@ -131,28 +133,29 @@ mod tests {
             check("", steps, c.map(|weight| tau / 5.0 * weight));
             check("renormalise = false", steps, c.map(|weight| tau / 5.0 * weight));
         }
-        // Without it the silent shorten the step: seven tenths are there.
+        // Without renormalisation absent clients shorten the step: seven tenths remain.
         let all = coefficients(ENTRY, "", &world, [5, 3, 0, 5]);
         check("renormalise = false", [5, 3, 0, 5], all.map(|weight| 0.7 * weight));
     }
 
     #[test]
     fn the_proximal_term_stretches_the_mean_to_the_steps() {
-        // Reaches of 3 and 5 steps at rate .1 with mu 5: 1.75 and 1.9375; clients 1 and 3, with 2 and 4 of 6.
+        // 2 and 4 of 6 steps at learning rate 0.1 with `mu` 5: effective steps of 1.75 and 1.9375 for clients
+        // 1 and 3.
         let tau = (2.0 * 3.0 + 4.0 * 5.0) / 6.0;
         let local = "[local]\nkind = \"fedprox\"\nproximal_mu = 5.0\n[aggregate]\n";
         check(local, [0, 3, 0, 5], [0.0, tau * 2.0 / 6.0 / 1.75, 0.0, tau * 4.0 / 6.0 / 1.9375]);
     }
 
     #[test]
-    fn what_local_steps_are_is_taken_from_their_own_table() {
+    fn the_local_hyperparameters_are_taken_from_the_local_table() {
         let refused = |text: &str| aggregator(ENTRY, text).err().unwrap();
         assert_eq!(
             refused("momentum = 0.5\n[local]\nmomentum = 0.9"),
-            "a.toml:2:1: aggregate.momentum = 0.5: local.momentum is 0.9; leave it out, it is taken from there"
+            "a.toml:2:1: aggregate.momentum = 0.5: local.momentum is 0.9 and applies here too; leave this key out"
         );
-        assert!(refused("[local]\noptimiser = \"adam\"").contains("steps of Adam are none"));
-        assert!(refused("[local]\nkind = \"scaffold\"").contains("scaffold adds to them"));
+        assert!(refused("[local]\noptimiser = \"adam\"").contains("Adam's are not"));
+        assert!(refused("[local]\nkind = \"scaffold\"").contains("scaffold corrects them"));
         assert!(aggregator(ENTRY, "momentum = 0.9\n[local]\nmomentum = 0.9").is_ok());
     }
 }

@@ -1,8 +1,9 @@
-//! Answers over their chances to come, corrected by part of what everybody sent last.
+//! Updates over their participation probabilities, corrected by a fraction of every client's last update.
 //!
-//! FedStale (Rodio and Neglia 2024, "FedStale: leveraging stale client updates in federated learning"):
-//! `sum of p_i d_i / chance_i + beta (sum of p_j y_j - sum of p_i y_i / chance_i)`, i being those that answered, j everybody, y what each sent last, zero for the unheard.
-//! With beta 0 it is FedAvg without bias, with beta 1 FedVARP for unequal chances.
+//! FedStale (Rodio and Neglia 2024): `sum of p_i d_i / q_i + beta (sum of p_j y_j - sum of p_i y_i / q_i)`.
+//! Here `i` runs over the clients that returned updates, `j` over all; `q` are participation probabilities
+//! and `y` last updates, zero for clients without one. With `beta = 0` it is unbiased FedAvg, with `beta = 1`
+//! FedVARP for unequal probabilities.
 
 use ebb_round::roles::scaled;
 use ebb_round::{
@@ -18,19 +19,19 @@ use super::stored_updates::StoredUpdates;
 use crate::memory::Precision;
 use crate::own_updates::{add, no_stand_ins, own};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "fedstale",
-    about: "answers over their chances to come, corrected by part of what everybody sent last",
-    example: "beta = 0.5                 # part of the correction: 0 none, 1 all of it
-probabilities = \"picks\"          # of the selector; or given, intervals (as fedau), counts, or oracle: times the true chance to be there
+    about: "updates over their participation probabilities, corrected by a fraction of every client's last update",
+    example: "beta = 0.5                 # fraction of the correction: 0 none, 1 all of it
+probabilities = \"picks\"          # the selector's; or given, intervals (as fedau), counts, or oracle: times the true availability probability
 # given = [0.5, 0.9]       # one a client
-empty_rounds = \"stay\"      # or step: from what is remembered
-precision = \"f32\"          # of what is remembered; or f16
-# memory_mb = 1000         # what is beyond it lies in a file of the run's folder while it runs",
+empty_rounds = \"stay\"      # or step: from stored updates
+precision = \"f32\"          # of stored updates; or f16
+# memory_mb = 1000         # more is spilled to a file in the run folder",
     build: |settings| {
         let table: Table = settings.parse()?;
-        no_stand_ins(settings, "it makes up for the silent itself")?;
+        no_stand_ins(settings, "it compensates for absent clients itself")?;
         Ok(Box::new(FedStale {
             beta: table.beta.get(),
             empty_rounds: table.empty_rounds,
@@ -56,7 +57,7 @@ struct Table {
 }
 
 fn half() -> Probability {
-    Probability::new(0.5).expect("a half is a chance")
+    Probability::new(0.5).expect("a half is a probability")
 }
 
 #[derive(Debug)]
@@ -75,21 +76,21 @@ impl Aggregator for FedStale {
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.past.begin(round);
         self.probabilities.begin(round);
-        let answers = own(round, contributions);
-        if answers.is_empty() && self.empty_rounds == EmptyRounds::Stay {
+        let client_updates = own(round, contributions);
+        if client_updates.is_empty() && self.empty_rounds == EmptyRounds::Stay {
             return Aggregate::zero(round.global.model.len());
         }
         let mut sum: Vec<_> = self.past.sum().iter().map(|sum| self.beta * sum).collect();
         let mut given = self.past.coefficients(round, 1.0);
         given.iter_mut().for_each(|(_, weight)| *weight *= self.beta);
-        for (one, _) in &answers {
+        for (one, _) in &client_updates {
             let weight = round.aggregation_weight(one.client) / self.probabilities.of_update(round, one);
             let repeated = self.beta * self.past.fraction(one.client);
             given.push((one.client, weight * (one.update.completed_fraction() - repeated)));
             add(&mut sum, weight, &one.update.delta.model);
             add(&mut sum, -self.beta * weight, &self.past.of(one.client));
         }
-        for (one, _) in answers {
+        for (one, _) in client_updates {
             self.past.replace(
                 round,
                 one.client,
@@ -133,19 +134,20 @@ mod tests {
     use super::*;
     use crate::testing::{World, aggregator, contribution};
 
-    /// The aggregates of rounds in which these of four clients answer, each sending its number times the round's, plus 1.
+    /// The aggregates of rounds in which these of four clients return updates: the client's number times the
+    /// round's, plus 1.
     fn play(entry: Entry<dyn Aggregator>, text: &str, rounds: &[&[usize]]) -> Vec<f32> {
         let world = World::of(4);
         let mut aggregator = aggregator(entry, text).unwrap();
         (0..)
             .zip(rounds)
-            .map(|(number, answered)| {
-                let probability = Some(answered.len() as f64 / 4.0);
+            .map(|(number, responded)| {
+                let probability = Some(responded.len() as f64 / 4.0);
                 let send = |&client: &usize| Contribution {
                     inclusion_probability: probability,
                     ..contribution(client, client as f32 * number as f32 + 1.0)
                 };
-                let sent: Vec<_> = answered.iter().map(send).collect();
+                let sent: Vec<_> = responded.iter().map(send).collect();
                 aggregator.aggregate(&world.round(number), &sent).vector[0]
             })
             .collect()
@@ -166,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_without_answers_step_from_memory_only_if_asked() {
+    fn rounds_without_updates_step_from_stored_updates_only_if_set() {
         let rounds: [&[usize]; 2] = [&[0, 1, 2, 3], &[]];
         assert_eq!(play(ENTRY, "", &rounds), [1.0, 0.0]);
         assert_eq!(play(ENTRY, "empty_rounds = \"step\"", &rounds), [1.0, 0.5]);

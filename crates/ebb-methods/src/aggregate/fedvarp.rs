@@ -1,7 +1,8 @@
-//! The mean of the answers, corrected by what the same clients sent last and by what everybody did.
+//! The mean of the updates, corrected by the same clients' last updates and by those of all clients.
 //!
-//! FedVARP (Jhunjhunwala et al. 2022, "FedVARP: Tackling the Variance Due to Partial Client Participation in Federated Learning"): `sum over those that answered of p_i (d_i - y_i)`,
-//! shares taken over them, plus `sum of p_j y_j` over everybody, y being what each sent last, zero for the unheard. A round without answers makes no step.
+//! FedVARP (Jhunjhunwala et al. 2022): `sum of p_i (d_i - y_i)` over the clients that returned updates, with
+//! shares over them, plus `sum of p_j y_j` over all. `y` are last updates, zero for clients without one. A
+//! round without updates makes no step.
 
 use ebb_round::roles::scaled;
 use ebb_round::{
@@ -16,16 +17,16 @@ use super::stored_updates::StoredUpdates;
 use crate::memory::Precision;
 use crate::own_updates::{add, no_stand_ins, own};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "fedvarp",
-    about: "the mean of the answers less what the same sent last, plus the mean of what everybody did",
-    example: "empty_rounds = \"stay\"       # or step: by the mean of what everybody sent last
-precision = \"f32\"           # of what is remembered; or f16
-# memory_mb = 1000          # what is beyond it lies in a file of the run's folder while it runs",
+    about: "the mean of the updates minus the same clients' last ones, plus the mean of every client's last update",
+    example: "empty_rounds = \"stay\"       # or step: by the mean of every client's last update
+precision = \"f32\"           # of stored updates; or f16
+# memory_mb = 1000          # more is spilled to a file in the run folder",
     build: |settings| {
         let Table { empty_rounds, precision, memory_mb } = settings.parse()?;
-        no_stand_ins(settings, "it makes up for the silent itself")?;
+        no_stand_ins(settings, "it compensates for absent clients itself")?;
         Ok(Box::new(FedVarp { empty_rounds, past: StoredUpdates::new(precision, memory_mb) }))
     },
 };
@@ -53,13 +54,13 @@ impl Aggregator for FedVarp {
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.past.begin(round);
-        let answers = own(round, contributions);
-        if answers.is_empty() && self.empty_rounds == EmptyRounds::Stay {
+        let client_updates = own(round, contributions);
+        if client_updates.is_empty() && self.empty_rounds == EmptyRounds::Stay {
             return Aggregate::zero(round.global.model.len());
         }
         let mut sum = self.past.sum().to_vec();
         let mut given = self.past.coefficients(round, 1.0);
-        for (one, part) in &answers {
+        for (one, part) in &client_updates {
             given.push((
                 one.client,
                 part * (one.update.completed_fraction() - self.past.fraction(one.client)),
@@ -67,7 +68,7 @@ impl Aggregator for FedVarp {
             add(&mut sum, *part, &one.update.delta.model);
             add(&mut sum, -part, &self.past.of(one.client));
         }
-        for (one, _) in answers {
+        for (one, _) in client_updates {
             self.past.replace(
                 round,
                 one.client,

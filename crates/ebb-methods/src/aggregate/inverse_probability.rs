@@ -1,10 +1,13 @@
-//! Each update counts as many times as its client is heard seldom: one over its chance to take part.
+//! Each update divided by its client's participation probability.
 //!
-//! The aggregate is `sum of p_i update_i / chance_i` over those that answered, p being shares of the whole population. What is known of chances differs:
-//! - `ipw` takes them as given: by the selector, by a list, or, as an oracle, by the world;
-//! - `fedau` (Wang and Ji 2024, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging") multiplies by the mean interval between a client's
-//!   answers, 1 before the first is known; an interval ends when the client answers, or after `cut_off` rounds of silence;
-//! - `debias-count` (Sun et al. 2025, "Debiasing Federated Learning with Correlated Client Participation") by the rounds so far over those with an answer.
+//! The aggregate is `sum of p_i update_i / q_i` over the clients that returned updates. `p` are shares of the
+//! whole population, `q` participation probabilities:
+//! - `ipw` takes them as known: from the selector, from a list, or, as an oracle, from the world;
+//! - `fedau` (Wang and Ji 2024, "A Lightweight Method for Tackling Unknown Participation Statistics in
+//!   Federated Averaging") multiplies by the mean interval between a client's updates, 1 before the first is
+//!   completed; an interval ends with an update, or after `cut_off` rounds without one;
+//! - `debias-count` (Sun et al. 2025, "Debiasing Federated Learning with Correlated Client Participation")
+//!   uses the fraction of rounds so far with an update.
 
 use std::num::NonZeroU32;
 
@@ -15,15 +18,15 @@ use serde::{Deserialize, Serialize};
 use super::probabilities::{ParticipationProbabilities, ProbabilitySource};
 use crate::own_updates::no_synthetic_updates;
 
-/// The registry's line where chances are known.
+/// The registry entry for known probabilities.
 pub const IPW: Entry<dyn Aggregator> = Entry {
     name: "ipw",
-    about: "the sum by shares of the population, each update over its client's known chance to take part",
-    example: "probabilities = \"picks\"          # of the selector; or given, or oracle: times the true chance to be there
+    about: "the sum by shares of the population, each update over its client's known participation probability",
+    example: "probabilities = \"picks\"          # the selector's; or given, or oracle: times the true availability probability
 # given = [0.5, 0.9]       # one a client",
     build: |settings| {
         let table: IpwTable = settings.parse()?;
-        no_synthetic_updates(settings, "it makes up for the silent itself")?;
+        no_synthetic_updates(settings, "it compensates for absent clients itself")?;
         if matches!(table.probabilities, ProbabilitySource::Intervals | ProbabilitySource::Counts) {
             let remedy = "that is kind \"fedau\" and \"debias-count\"; give picks, given or oracle here";
             return Err(settings.error("probabilities", remedy));
@@ -32,28 +35,28 @@ pub const IPW: Entry<dyn Aggregator> = Entry {
     },
 };
 
-/// The registry's line for mean intervals.
+/// The registry entry for mean intervals.
 pub const FEDAU: Entry<dyn Aggregator> = Entry {
     name: "fedau",
-    about: "the sum by shares of the population, each update times the client's mean number of rounds between answers",
-    example: "cut_off = 50               # optional: rounds of silence after which an interval ends anyway; without it none does",
+    about: "the sum by shares of the population, each update times its client's mean number of rounds between updates",
+    example: "cut_off = 50               # optional: the longest interval, in rounds; without it intervals are unbounded",
     build: |settings| {
         let table: FedAuTable = settings.parse()?;
-        no_synthetic_updates(settings, "it makes up for the silent itself")?;
+        no_synthetic_updates(settings, "it compensates for absent clients itself")?;
         Ok(Box::new(InverseProbability {
             probabilities: ParticipationProbabilities::of(ProbabilitySource::Intervals, table.cut_off),
         }))
     },
 };
 
-/// The registry's line for counts.
+/// The registry entry for counts.
 pub const DEBIAS_COUNT: Entry<dyn Aggregator> = Entry {
     name: "debias-count",
-    about: "the sum by shares of the population, each update over the share of rounds in which its client answered",
+    about: "the sum by shares of the population, each update over the fraction of rounds in which its client participated",
     example: "",
     build: |settings| {
         let DebiasCountTable {} = settings.parse()?;
-        no_synthetic_updates(settings, "it makes up for the silent itself")?;
+        no_synthetic_updates(settings, "it compensates for absent clients itself")?;
         Ok(Box::new(InverseProbability {
             probabilities: ParticipationProbabilities::of(ProbabilitySource::Counts, None),
         }))
@@ -90,7 +93,7 @@ impl Aggregator for InverseProbability {
 
     fn weigh(&mut self, round: &Round<'_>, contribution: &Contribution) -> f64 {
         let weight = round.aggregation_weight(contribution.client);
-        // Nobody knows the chance that an answer comes late.
+        // The probability of a late update is unknown.
         if contribution.is_own() {
             weight / self.probabilities.of_update(round, contribution)
         } else {
@@ -127,13 +130,13 @@ mod tests {
     use super::*;
     use crate::testing::{World, aggregator, contribution};
 
-    /// The factors of the first of four clients, which answers in these rounds.
-    fn factors(entry: Entry<dyn Aggregator>, text: &str, answers: &[u32]) -> Vec<f64> {
+    /// The factors of the first of four clients, which returns updates in these rounds.
+    fn factors(entry: Entry<dyn Aggregator>, text: &str, client_updates: &[u32]) -> Vec<f64> {
         let world = World::of(4);
         let mut inverse = aggregator(entry, text).unwrap();
         let mut found = Vec::new();
-        for (number, answers) in (0..).zip(answers) {
-            if *answers == 1 {
+        for (number, client_updates) in (0..).zip(client_updates) {
+            if *client_updates == 1 {
                 found.push(4.0 * inverse.weigh(&world.round(number), &contribution(0, 1.0)));
             }
         }
@@ -141,8 +144,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(entry: Entry<dyn Aggregator>, text: &str, answers: &[u32], expected: &[f64]) {
-        let found = factors(entry, text, answers);
+    fn check(entry: Entry<dyn Aggregator>, text: &str, client_updates: &[u32], expected: &[f64]) {
+        let found = factors(entry, text, client_updates);
         assert_eq!(found.len(), expected.len());
         for (found, expected) in found.iter().zip(expected) {
             assert!((found - expected).abs() < 1e-6, "{found}, expected {expected}");
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_take_in_the_round_itself() {
+    fn counts_include_the_round_itself() {
         check(DEBIAS_COUNT, "", &ANSWERS, &[1.0, 2.0, 2.0, 7.0 / 4.0, 12.0 / 5.0]);
     }
 
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn known_probabilities_are_divided_by() {
+    fn updates_are_divided_by_known_probabilities() {
         let mut world = World::of(4);
         world.oracle_probabilities = vec![0.25; 4];
         let selected = Contribution { inclusion_probability: Some(0.5), ..contribution(1, 1.0) };
@@ -210,10 +213,10 @@ mod tests {
     #[test]
     fn wrong_probabilities_are_refused() {
         for (text, part) in [
-            ("probabilities = \"given\"", "aggregate.given: missing; one chance a client"),
-            ("probabilities = \"given\"\ngiven = [0.5]", "1 chances for 4 clients"),
+            ("probabilities = \"given\"", "aggregate.given: missing; give one probability a client"),
+            ("probabilities = \"given\"\ngiven = [0.5]", "1 probabilities for 4 clients"),
             ("probabilities = \"given\"\ngiven = [0.5, 0.0, 1.0, 1.0]", "given[1]"),
-            ("given = [0.5, 0.1, 1.0, 1.0]", "only means something with probabilities = \"given\""),
+            ("given = [0.5, 0.1, 1.0, 1.0]", "only applies with probabilities = \"given\""),
             ("probabilities = \"counts\"", "\"debias-count\""),
         ] {
             let error = aggregator(IPW, text).err().unwrap();

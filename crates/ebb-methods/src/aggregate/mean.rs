@@ -1,13 +1,13 @@
-//! The mean over those that answered, each with its share of the objective.
+//! The mean of the updates, weighted by shares over the clients that returned them.
 
 use ebb_round::{Aggregator, Contribution, Retention, Round, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "mean",
-    about: "the mean over those that answered, by their shares; whoever is silent is left out",
+    about: "the mean of the updates, weighted by shares; absent clients are left out",
     example: "",
     build: |settings| Ok(Box::new(settings.parse::<Mean>()?)),
 };
@@ -38,7 +38,7 @@ mod tests {
     use crate::testing::{World, check_aggregate};
 
     #[test]
-    fn shares_are_taken_anew_over_those_that_answered() {
+    fn shares_are_normalised_over_the_clients_with_updates() {
         let world = World::with_samples(&[10, 30, 60]);
         check_aggregate(&mut Mean {}, &world, &[(0, 4.0), (1, 8.0)], 7.0);
         check_aggregate(&mut Mean {}, &world, &[(2, 5.0)], 5.0);

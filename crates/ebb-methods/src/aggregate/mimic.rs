@@ -1,8 +1,9 @@
-//! Each answer is corrected by how far the client was from the aggregate when it answered last.
+//! Corrects each update by the client's last difference from the aggregate.
 //!
-//! MimiC (Sun, Mao and Zhang 2024, "MimiC: Combating Client Dropouts in Federated Learning by Mimicking Central Updates"): the aggregate u is the mean of `d_i + c_i`
-//! over those that answered, by shares, and then `c_i = u - d_i` for them. Corrections are zero for those never heard; the paper has everybody answer
-//! in the first round. A round without answers makes no step.
+//! MimiC (Sun, Mao and Zhang 2024): the aggregate `u` is the mean of `d_i + c_i` over the clients that
+//! returned updates, by shares. Then `c_i = u - d_i` for these clients. Corrections are zero before a
+//! client's first update; in the paper all clients return one in the first round. A round without updates
+//! makes no step.
 
 use ebb_round::roles::scaled;
 use ebb_round::{
@@ -16,15 +17,15 @@ use super::stored_updates::StoredUpdates;
 use crate::memory::Precision;
 use crate::own_updates::{add, no_stand_ins, own};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "mimic",
-    about: "the mean of the answers, each corrected by how far the client was from the aggregate last time",
-    example: "precision = \"f32\"           # of what is remembered; or f16
-# memory_mb = 1000          # what is beyond it lies in a file of the run's folder while it runs",
+    about: "the mean of the updates, each corrected by the client's last difference from the aggregate",
+    example: "precision = \"f32\"           # of stored corrections; or f16
+# memory_mb = 1000          # more is spilled to a file in the run folder",
     build: |settings| {
         let Table { precision, memory_mb } = settings.parse()?;
-        no_stand_ins(settings, "it makes up for the silent itself")?;
+        no_stand_ins(settings, "it compensates for absent clients itself")?;
         Ok(Box::new(Mimic { corrections: StoredUpdates::new(precision, memory_mb) }))
     },
 };
@@ -49,13 +50,13 @@ impl Aggregator for Mimic {
 
     fn aggregate(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Aggregate {
         self.corrections.begin(round);
-        let answers = own(round, contributions);
+        let client_updates = own(round, contributions);
         let mut sum = vec![0.0; round.global.model.len()];
-        for (one, part) in &answers {
+        for (one, part) in &client_updates {
             add(&mut sum, *part, &one.update.delta.model);
             add(&mut sum, *part, &self.corrections.of(one.client));
         }
-        for (one, _) in answers {
+        for (one, _) in client_updates {
             let off: Vec<_> = sum
                 .iter()
                 .zip(&one.update.delta.model)
@@ -63,7 +64,7 @@ impl Aggregator for Mimic {
                 .collect();
             self.corrections.replace(round, one.client, &off, (1.0, one.update.base_round));
         }
-        // A correction holds what others sent in rounds long gone.
+        // A correction mixes the updates of many clients and rounds.
         Aggregate::without_coefficients(scaled(&sum, 1.0))
     }
 

@@ -20,14 +20,14 @@ pub mod trimmed_mean;
 
 use serde::{Deserialize, Serialize};
 
-/// What to do in a round without answers.
+/// What to do in a round without updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum EmptyRounds {
     /// The model stays as it is.
     #[default]
     Stay,
-    /// It moves by what is remembered.
+    /// It moves by the stored updates.
     Step,
 }
 

@@ -1,4 +1,4 @@
-//! With what chance a client takes part: as it was drawn, as it is known, or as its past suggests.
+//! The probability of a client's participation: as selected, as given, or estimated from its past.
 
 use std::num::NonZeroU32;
 
@@ -6,37 +6,37 @@ use ebb_round::{ClientId, Contribution, Loader, Metrics, Round, RoundNo, Saver, 
 use ebb_settings::{Probability, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-/// Where chances come from, by name.
+/// The source of the probabilities, by name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum ProbabilitySource {
-    /// The selector's: with what chance it asked. Whoever it asks may still be silent.
+    /// The selector's inclusion probabilities; a selected client may still be absent.
     #[default]
     Picks,
-    /// The selector's times the true chance to be there, which only a simulation knows.
+    /// The selector's times the true availability probability, which only a simulation knows.
     Oracle,
-    /// A list, one a client.
+    /// A list, one probability a client.
     Given,
-    /// One over the mean number of rounds from answer to answer (FedAU).
+    /// One over the mean number of rounds between updates (FedAU).
     Intervals,
-    /// The share of rounds with an answer.
+    /// The fraction of rounds with an update.
     Counts,
 }
 
-/// Chances, and what is remembered to estimate them.
+/// Participation probabilities, and the statistics that estimate them.
 #[derive(Debug)]
 pub(super) struct ParticipationProbabilities {
     source: ProbabilitySource,
     given: Vec<f64>,
     cut_off: Option<NonZeroU32>,
     histories: Vec<ResponseHistory>,
-    /// Of this round: answers of clients whose chance nobody knew.
+    /// Updates of this round whose client's probability is unknown.
     n_unknown: u32,
     number: RoundNo,
 }
 
 impl ParticipationProbabilities {
-    /// From a source that needs no settings but, for intervals, after how much silence one ends anyway.
+    /// From a source without settings, except for the longest interval.
     pub(super) fn of(source: ProbabilitySource, cut_off: Option<NonZeroU32>) -> ParticipationProbabilities {
         ParticipationProbabilities {
             source,
@@ -48,7 +48,7 @@ impl ParticipationProbabilities {
         }
     }
 
-    /// From the table of a method that lets its user choose: the key `chances`, and the list `given`.
+    /// From the table of a method with the keys `probabilities` and `given`.
     pub(super) fn from_settings(
         settings: &Settings<'_>,
         source: ProbabilitySource,
@@ -56,22 +56,25 @@ impl ParticipationProbabilities {
     ) -> Result<ParticipationProbabilities, SettingsError> {
         match (source, &given) {
             (ProbabilitySource::Given, None) => {
-                return Err(settings.error("given", "missing; one chance a client, as in [0.5, 0.9]"));
+                return Err(
+                    settings.error("given", "missing; give one probability a client, as in [0.5, 0.9]")
+                );
             }
             (ProbabilitySource::Given, Some(list)) => {
                 let n_clients = settings.context().n_clients;
                 if list.len() != n_clients {
                     let message =
-                        format!("{} chances for {n_clients} clients; give one a client", list.len());
+                        format!("{} probabilities for {n_clients} clients; give one a client", list.len());
                     return Err(settings.error("given", message));
                 }
-                if let Some(at) = list.iter().position(|chance| chance.get() <= 0.0) {
-                    let message = "whoever is never there cannot be made up for; give a chance above 0";
+                if let Some(at) = list.iter().position(|probability| probability.get() <= 0.0) {
+                    let message =
+                        "a client that never participates cannot be weighted; give a probability above 0";
                     return Err(settings.error(&format!("given[{at}]"), message));
                 }
             }
             (_, Some(_)) => {
-                return Err(settings.error("given", "only means something with probabilities = \"given\""));
+                return Err(settings.error("given", "only applies with probabilities = \"given\""));
             }
             (_, None) => {}
         }
@@ -79,12 +82,13 @@ impl ParticipationProbabilities {
         Ok(ParticipationProbabilities { given, ..ParticipationProbabilities::of(source, None) })
     }
 
-    /// Whether true chances are asked for.
+    /// Whether it needs true availability probabilities.
     pub(super) fn needs_oracle(&self) -> bool {
         self.source == ProbabilitySource::Oracle
     }
 
-    /// The chance of a client that answered this round; 1 if nobody knows. It is noted that it answered.
+    /// The participation probability of a client that returned an update, 1 if unknown. The update is
+    /// counted.
     pub(super) fn of_update(&mut self, round: &Round<'_>, one: &Contribution) -> f64 {
         self.begin(round);
         let cut_off = self.cut_off;
@@ -92,26 +96,26 @@ impl ParticipationProbabilities {
             ProbabilitySource::Picks => one.inclusion_probability,
             ProbabilitySource::Oracle => round
                 .oracle_probability(one.client)
-                .map(|chance| chance * one.inclusion_probability.unwrap_or(1.0)),
+                .map(|probability| probability * one.inclusion_probability.unwrap_or(1.0)),
             ProbabilitySource::Given => self.given.get(one.client.idx()).copied(),
             ProbabilitySource::Intervals => {
                 Some(1.0 / self.history(round, one.client).interval(round, cut_off))
             }
             ProbabilitySource::Counts => Some(self.history(round, one.client).share(round)),
         };
-        let probability = probability.filter(|chance| *chance > 0.0);
+        let probability = probability.filter(|probability| *probability > 0.0);
         self.n_unknown += u32::from(probability.is_none());
         probability.unwrap_or(1.0)
     }
 
-    /// Once or more often in a round, before what is noted of it.
+    /// Resets the round's counters; may be called several times, before any update is counted.
     pub(super) fn begin(&mut self, round: &Round<'_>) {
         if self.number != round.number {
             (self.number, self.n_unknown) = (round.number, 0);
         }
     }
 
-    /// Answers whose chance nobody knew, if any, for the record.
+    /// The number of updates with unknown probabilities, if any, for the record.
     pub(super) fn metrics(&self) -> Metrics {
         let learns = matches!(self.source, ProbabilitySource::Intervals | ProbabilitySource::Counts);
         if learns { Metrics::new() } else { Metrics::from([("chances_unknown", f64::from(self.n_unknown))]) }
@@ -120,24 +124,24 @@ impl ParticipationProbabilities {
     fn history(&mut self, round: &Round<'_>, client: ClientId) -> &mut ResponseHistory {
         self.histories.resize(self.histories.len().max(round.census.len()), ResponseHistory::default());
         let past = &mut self.histories[client.idx()];
-        // What is counted begins when the client joins.
+        // Counting starts when the client joins.
         past.since = past.since.max(round.census.joined(client).unwrap_or(0));
         past
     }
 }
 
-/// How often a client answered.
+/// The past participation of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct ResponseHistory {
-    /// How many intervals ended, and how many rounds they had together.
+    /// The number of completed intervals, and their total number of rounds.
     count: u32,
     rounds: u64,
-    /// The first round of the interval that has not ended.
+    /// The first round of the current interval.
     since: RoundNo,
 }
 
 impl ResponseHistory {
-    /// The mean interval before this answer, 1 if none has ended; then this one ends.
+    /// The mean interval before this update, 1 if none was completed; then completes the current one.
     fn interval(&mut self, round: &Round<'_>, cut_off: Option<NonZeroU32>) -> f64 {
         if let Some(cut_off) = cut_off {
             let ended = round.number.saturating_sub(self.since) / cut_off;
@@ -148,7 +152,7 @@ impl ResponseHistory {
         mean
     }
 
-    /// The share of rounds with an answer so far, this one among them.
+    /// The fraction of rounds with an update so far, including this one.
     fn share(&mut self, round: &Round<'_>) -> f64 {
         self.end(1, u64::from(round.number.saturating_sub(self.since)) + 1);
         f64::from(self.count) / self.rounds as f64

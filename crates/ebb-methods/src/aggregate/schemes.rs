@@ -1,34 +1,35 @@
-//! Half-done work: schemes A, B and C.
+//! Partial work: schemes A, B and C.
 //!
-//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (2021). With p the shares, E the steps asked for and
-//! s those done, an update counts with `N p / K` if it is whole and else with nothing, K of N clients being whole (A); with `p` (B);
-//! with `p E / s` (C). As printed, the weights of a round need not sum to 1: whoever is silent shortens the step, and A's do so only
-//! where all shares are alike. `renormalise` makes them.
+//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (2021). With `p` the shares,
+//! `E` the requested and `s` the completed steps, and `K` of `N` clients whole: scheme A weights whole
+//! updates with `N p / K` and others with 0, B with `p`, C with `p E / s`. As published, the weights of a
+//! round need not sum to 1. Absent clients shorten the step, and the weights of A sum to 1 only if all shares
+//! are equal. `renormalise` makes them sum to 1.
 
 use ebb_round::{Aggregator, Contribution, Retention, Round, stateless};
 use ebb_settings::{Entry, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-/// The registry's line of scheme A.
+/// The registry entry of scheme A.
 pub const A: Entry<dyn Aggregator> = Entry {
     name: "scheme-a",
-    about: "whole answers only, by shares times the number of clients over that of whole answers",
+    about: "whole updates only, weighted by shares times the number of clients over that of whole updates",
     example: "renormalise = false         # or true: the weights of a round sum to 1",
     build: |settings| Scheme::build(Kind::A, settings),
 };
 
-/// The registry's line of scheme B.
+/// The registry entry of scheme B.
 pub const B: Entry<dyn Aggregator> = Entry {
     name: "scheme-b",
-    about: "whole and partial answers as they are, by shares; the silent shorten the step",
+    about: "whole and partial updates as they are, weighted by shares; absent clients shorten the step",
     example: "renormalise = false         # or true: the weights of a round sum to 1",
     build: |settings| Scheme::build(Kind::B, settings),
 };
 
-/// The registry's line of scheme C.
+/// The registry entry of scheme C.
 pub const C: Entry<dyn Aggregator> = Entry {
     name: "scheme-c",
-    about: "partial answers are scaled up to all the work, then by shares; the silent shorten the step",
+    about: "partial updates scaled up to whole work, weighted by shares; absent clients shorten the step",
     example: "renormalise = false         # or true: the weights of a round sum to 1",
     build: |settings| Scheme::build(Kind::C, settings),
 };
@@ -99,7 +100,8 @@ mod tests {
 
     const SHARES: [u32; 4] = [1, 2, 3, 4];
 
-    /// The weights that four clients with a tenth to four tenths get, of whom each did so many of five steps.
+    /// The weights of four clients with shares from 0.1 to 0.4, each of which completed a number of five
+    /// steps.
     fn weights(entry: Entry<dyn Aggregator>, text: &str, steps: [u32; 4]) -> [f64; 4] {
         coefficients(entry, text, &World::with_samples(&SHARES), steps)
     }
@@ -117,7 +119,7 @@ mod tests {
         check(A, [5, 3, 0, 5], [0.2, 0.0, 0.0, 0.8]);
         check(B, [5, 3, 0, 5], [0.1, 0.2, 0.0, 0.4]);
         check(C, [5, 3, 0, 5], [0.1, 1.0 / 3.0, 0.0, 0.4]);
-        // Nobody is whole: A discards the round.
+        // No update is whole: A discards the round.
         check(A, [0, 2, 1, 4], [0.0; 4]);
         check(B, [0, 2, 1, 4], [0.0, 0.2, 0.3, 0.4]);
         check(C, [0, 2, 1, 4], [0.0, 0.5, 1.5, 0.5]);
@@ -127,9 +129,9 @@ mod tests {
         }
     }
 
-    /// Constant gradients: an update is as long as the steps that were done.
+    /// With constant gradients an update is as long as its completed steps.
     #[test]
-    fn only_c_makes_up_for_steps_that_were_not_done() {
+    fn only_scheme_c_compensates_for_missing_steps() {
         let gradients = [3.0, -1.0, 2.0, 0.5];
         let moved = |entry, steps: [u32; 4]| -> f64 {
             let weights = weights(entry, "", steps);
@@ -141,12 +143,12 @@ mod tests {
             let is_whole = steps == [5; 4];
             assert_eq!((moved(B, steps) - mean).abs() < 1e-6, is_whole, "{steps:?}");
             assert_eq!((moved(A, steps) - mean).abs() < 1e-6, is_whole, "{steps:?}");
-            // Weights times steps are all the work of those that did any.
+            // Weights times steps are the whole work of the clients with any.
             let weights = weights(C, "", steps);
             let work: f64 = (0..4).map(|idx| weights[idx] * f64::from(steps[idx])).sum();
             assert!((work - 5.0).abs() < 1e-6);
         }
-        // Without the second and the third, half of the objective is there.
+        // Without the second and the third, half of the objective remains.
         for steps in [[1, 0, 0, 4], [5, 0, 0, 2]] {
             let weights = weights(C, "", steps);
             let work: f64 = (0..4).map(|idx| weights[idx] * f64::from(steps[idx])).sum();
@@ -167,7 +169,7 @@ mod tests {
         assert_eq!(weights(A, "renormalise = true", [0, 2, 1, 4]), [0.0; 4]);
     }
 
-    /// F_k = (w - k)^2 / 2 from w = 0, at rate 0.1: each step leaves nine tenths of the way.
+    /// F_k = (w - k)^2 / 2 from w = 0, at learning rate 0.1: each step leaves nine tenths of the distance.
     #[test]
     fn steps_on_four_parabolas() {
         let check = |entry, steps: [u32; 4], expected: f64| {
@@ -185,13 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn a_stand_in_that_counts_in_part_is_part_of_a_whole_answer() {
+    fn a_fractional_stand_in_is_a_fraction_of_a_whole_update() {
         let world = World::of(4);
         let half = |client: usize| Contribution { fraction: 0.5, ..partial(client, 2.0, 5, 5) };
         let moved = Scheme { kind: Kind::A, renormalise: false }
             .aggregate(&world.round(0), &[partial(0, 1.0, 5, 5), half(1), half(1)])
             .vector;
-        // Two of four are whole: each counts with a half.
+        // Two of four are whole: each has the weight 1/2.
         assert!((moved[0] - (0.5 + 0.5 * 2.0)).abs() < 1e-6, "{moved:?}");
     }
 }

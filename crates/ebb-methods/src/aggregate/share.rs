@@ -1,13 +1,13 @@
-//! The sum by shares of the whole population: whoever is silent counts as an update of zero.
+//! The sum of the updates by shares of the whole population: an absent client counts as an update of zero.
 
 use ebb_round::{Aggregator, Contribution, Retention, Round, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "share",
-    about: "the sum by shares of the whole population; whoever is silent counts as an update of zero",
+    about: "the sum of the updates by shares of the population; an absent client counts as an update of zero",
     example: "",
     build: |settings| Ok(Box::new(settings.parse::<Share>()?)),
 };
@@ -38,7 +38,7 @@ mod tests {
     use crate::testing::{World, check_aggregate};
 
     #[test]
-    fn the_silent_shorten_the_step() {
+    fn absent_clients_shorten_the_step() {
         let world = World::with_samples(&[10, 30, 60]);
         check_aggregate(&mut Share {}, &world, &[(0, 4.0), (1, 8.0)], 2.8);
         check_aggregate(&mut Share {}, &world, &[], 0.0);

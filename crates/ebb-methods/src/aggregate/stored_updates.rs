@@ -1,4 +1,4 @@
-//! What clients sent last and its sum by shares: what the methods that go by it have in common.
+//! The last update of every client and their sum by shares, which several methods use.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,14 +8,15 @@ use ebb_round::{Bits, ClientId, Loader, Metrics, Round, RoundNo, Saver, SpillSto
 use crate::memory::{Precision, VectorStore};
 use crate::own_updates::add;
 
-/// One vector a client of the objective, zero for those that were never heard, and their sum by shares.
+/// One vector for each client of the objective, zero before its first update, and their sum by shares.
 #[derive(Debug, Default)]
 pub(super) struct StoredUpdates {
     memory: VectorStore,
-    /// What part of the work each holds that is remembered, in the unit of what is kept (over a rate, say), and which round it answers.
+    /// For each stored update, the fraction of the work in it, in the unit of the stored vector, and the
+    /// round of its job.
     fractions: BTreeMap<ClientId, (f64, RoundNo)>,
     sum: Vec<f64>,
-    /// The shift of the objective that the sum goes by.
+    /// The round of the objective change that the sum reflects.
     shift: Option<RoundNo>,
 }
 
@@ -24,7 +25,8 @@ impl StoredUpdates {
         StoredUpdates { memory: VectorStore::new(precision, memory_mb), ..StoredUpdates::default() }
     }
 
-    /// Before a round's answers: forgets those that are not in the objective any more, and goes by its shares.
+    /// Called before a round's updates: drops clients that left the objective, and applies its shares to the
+    /// sum.
     pub(super) fn begin(&mut self, round: &Round<'_>) {
         if self.shift == Some(round.shares.changed()) {
             return;
@@ -42,35 +44,35 @@ impl StoredUpdates {
         }
     }
 
-    /// The sum over everybody, by shares.
+    /// The sum over all clients, by shares.
     pub(super) fn sum(&self) -> &[f64] {
         &self.sum
     }
 
-    /// By which factor the work of each client is in so many times the sum.
+    /// The coefficient of each client's work in this multiple of the sum.
     pub(super) fn coefficients(&self, round: &Round<'_>, times: f64) -> Vec<(ClientId, f64)> {
         let given =
             |(client, (done, _)): (&ClientId, &(f64, _))| (*client, round.share(*client) * done * times);
         self.fractions.iter().map(given).collect()
     }
 
-    /// What part of the work is remembered of a client; nothing of one that was never heard.
+    /// The fraction of the work in a client's stored update; 0 without one.
     pub(super) fn fraction(&self, client: ClientId) -> f64 {
         self.fractions.get(&client).map_or(0.0, |(done, _)| *done)
     }
 
-    /// What a client sent last; empty if it was never heard.
+    /// A client's last update; empty without one.
     pub(super) fn of(&self, client: ClientId) -> Vec<f32> {
         self.memory.get(client).unwrap_or_default()
     }
 
-    /// Whether anything is known of a client.
+    /// Whether an update of the client is stored.
     pub(super) fn contains(&self, client: ClientId) -> bool {
         self.memory.contains(client)
     }
 
-    /// Remembers what a client of the objective sent, what part of the work that is, and which round it answers. What it sent later stays:
-    /// a late answer may come after a newer one.
+    /// Stores an update, with its fraction of the work and the round of its job. A late update does not
+    /// replace a newer one.
     pub(super) fn replace(
         &mut self,
         round: &Round<'_>,
@@ -86,12 +88,12 @@ impl StoredUpdates {
         add(&mut self.sum, -share, &old);
         self.memory.put(client, &trained_only(round, vector));
         self.fractions.insert(client, (done, base));
-        // What is kept may be rounded, and it is that which will be taken out again.
+        // The stored vector may be rounded, and the rounded one is subtracted again later.
         let kept = self.of(client);
         add(&mut self.sum, share, &kept);
     }
 
-    /// Takes a shelf for what is beyond the limit.
+    /// Receives a spill store for vectors beyond the memory limit.
     pub(super) fn set_spill_store(&mut self, store: Box<dyn SpillStore>) {
         self.memory.set_spill_store(store);
     }
@@ -101,8 +103,8 @@ impl StoredUpdates {
     }
 }
 
-/// A vector with zeros for running statistics, which are averaged whatever is remembered: in half precision one large variance would leave
-/// nothing of small steps.
+/// The vector with zeros for running statistics, which are averaged separately. In half precision one large
+/// variance would erase small steps.
 fn trained_only<'v>(round: &Round<'_>, vector: &'v [f32]) -> Cow<'v, [f32]> {
     if round.trained_ranges.iter().map(|range| range.len()).sum::<usize>() == vector.len() {
         return Cow::Borrowed(vector);

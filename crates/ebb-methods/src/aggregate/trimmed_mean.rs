@@ -1,7 +1,8 @@
-//! The mean of the updates in every coordinate without the largest and the smallest.
+//! The coordinate-wise mean of the updates without the largest and the smallest values.
 //!
-//! Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates": with `trim` beta and n answers, beta n of them, rounded
-//! down, are left out at each end. Everybody has one say, whatever it counts in the objective: how many samples it holds is only its own word.
+//! Yin et al. 2018, "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates": with
+//! `trim = beta` and `n` updates, `beta n` of them, rounded down, are left out at each end. Every client has
+//! one vote whatever its share, because numbers of samples are only reported.
 
 use ebb_round::{Aggregate, Aggregator, Contribution, Retention, Round, stateless};
 use ebb_settings::Entry;
@@ -9,17 +10,17 @@ use serde::{Deserialize, Serialize};
 
 use super::columns::{by_coordinate, trimmed_mean_of, votes};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Aggregator> = Entry {
     name: "trimmed-mean",
-    about: "the mean of the answers in every coordinate without the largest and the smallest, one say each: safe from a share of them, but \
-            where clients differ it leans to what most have in common",
+    about: "the coordinate-wise mean of the updates without the extremes, one vote each: robust to a fraction of malicious ones, but \
+            where clients differ it is biased towards the majority",
     example: "trim = 0.1                  # at each end; below 0.5",
     build: |settings| {
         let made: TrimmedMean = settings.parse()?;
         if !(0.0..0.5).contains(&made.trim) {
             let message = format!(
-                "trim = {}: it is taken away at both ends, so it is at least 0 and below 0.5",
+                "trim = {}: this fraction is removed at both ends; give at least 0 and less than 0.5",
                 made.trim
             );
             return Err(settings.error("trim", message));
@@ -52,7 +53,7 @@ impl Aggregator for TrimmedMean {
         let votes: f64 = votes(round, contributions).iter().map(|(_, say)| say).sum();
         // A tenth of ten may be computed as a little less than one.
         let trimmed = (self.trim * votes + 1e-9).floor();
-        // Whose number it is differs from coordinate to coordinate.
+        // The values come from different clients in each coordinate.
         Aggregate::without_coefficients(by_coordinate(round, contributions, |column| {
             trimmed_mean_of(column, trimmed)
         }))
@@ -67,15 +68,15 @@ mod tests {
     use crate::testing::{World, aggregator, check_aggregate};
 
     #[test]
-    fn as_many_as_said_are_left_out_at_each_end() {
+    fn the_given_fraction_is_trimmed_at_each_end() {
         let world = World::of(10);
-        let answers: Vec<_> =
+        let client_updates: Vec<_> =
             (0..10).map(|client| (client, if client == 9 { 1e6 } else { client as f32 })).collect();
         // Without 0 and the million: 1 to 8.
-        check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &answers, 4.5);
-        check_aggregate(&mut TrimmedMean { trim: 0.4 }, &world, &answers, 4.5);
-        // A tenth of nine is none.
-        check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &answers[..9], 4.0);
+        check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &client_updates, 4.5);
+        check_aggregate(&mut TrimmedMean { trim: 0.4 }, &world, &client_updates, 4.5);
+        // A tenth of nine, rounded down, is none.
+        check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &client_updates[..9], 4.0);
         check_aggregate(&mut TrimmedMean { trim: 0.1 }, &world, &[], 0.0);
     }
 

@@ -1,7 +1,9 @@
 //! Gradient descent corrected by control variates that are renewed once a period, not every round.
 //!
-//! Amplified SCAFFOLD (Crawshaw and Liu 2024, "Federated Learning under Periodic Client Participation and Heterogeneous Data"), the client's half; `server/amplified_scaffold.rs` is the other and says how long a period is. A step goes along
-//! `g - c_i + c`. From the next period on, c_i is the mean of all gradients that the client met in this one; a client that was not heard in it keeps what it had.
+//! Amplified SCAFFOLD (Crawshaw and Liu 2024, "Federated Learning under Periodic Client Participation and
+//! Heterogeneous Data"), the client's half; `server/amplified_scaffold.rs` is the other and sends the length
+//! of a period. A step follows `g - c_i + c`. In the next period `c_i` is the mean of all gradients of the
+//! client in this one. A client without an acknowledged update in it keeps its `c_i`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,26 +14,26 @@ use ebb_settings::Entry;
 use crate::local::plan::Plan;
 use crate::local::scaffold::{CONTROL, mean_gradient};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
     name: "amplified-scaffold",
-    about: "gradient descent corrected by control variates of the last period; plain where server.kind is not the same",
+    about: "gradient descent corrected by control variates of the last period; plain if server.kind is another",
     example: "learning_rate = 0.1                  # required
-schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
+schedule = \"constant\"      # or inverse (learning_rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
-# slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
+# slowness = 10.0           # of schedule inverse-sqrt: learning_rate / sqrt(1 + (t - 1) / 10) instead of learning_rate / sqrt(t)
 epochs = 1                  # required, or steps = 10
-# batch_size = 20                # without it, all the client holds
+# batch_size = 20                # without it, all of the client's samples
 weight_decay = 0.0",
     build: |settings| {
         let plan = Plan::parse(settings, &[])?;
         if let Some(key) = plan.non_plain_step_key() {
-            let message = "gradients are read off the distance moved, which momentum and Adam stretch; leave it out";
+            let message = "gradients are computed from the model's movement, which momentum and Adam amplify; leave it out";
             return Err(settings.error(key, message));
         }
         if plan.clips_gradients() {
-            let message = "gradients are read off the distance moved, which clipping shortens; leave it out";
+            let message = "gradients are computed from the model's movement, which clipping shortens; leave it out";
             return Err(settings.error("max_grad_norm", message));
         }
         let server = settings.at_path("server");
@@ -47,12 +49,12 @@ struct AmplifiedScaffold {
     period: Option<u32>,
 }
 
-/// What a client remembers. The variate that will count in the next period travels; the rest stays with it.
+/// A client's state. Only the next period's control variate is sent; the rest stays at the client.
 struct ClientMemory {
     period: f32,
     /// Steps of this period.
     steps: f32,
-    /// The variate that counts in this period; empty if there is none.
+    /// The control variate of this period; empty if there is none.
     control: Vec<f32>,
     next: Vec<f32>,
 }
@@ -143,7 +145,7 @@ mod tests {
         let rule = (ENTRY.build)(&tree.table("local", BuildContext::default())).unwrap();
         let (rate, work) = rule.plan(1);
         let mut memory = Parcel::default();
-        // Round, weight at the start, weight at the end, the variate of the next period.
+        // Round, parameter at the start, parameter at the end, control variate of the next period.
         for (round, start, end, next) in [
             (0, 10.0, 8.7, 10.0), // g 10, pushed by c = 3
             (1, 6.0, 5.1, 8.0),   // g 6

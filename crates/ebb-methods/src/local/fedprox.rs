@@ -1,7 +1,8 @@
-//! Gradient descent held near the model it started from.
+//! Gradient descent with a proximal term.
 //!
 //! FedProx (Li et al. 2020, "Federated optimization in heterogeneous networks"): the local loss plus
-//! `mu / 2 * |w - w_t|^2`. A client that is cut off returns what it has; nothing else depends on the steps done.
+//! `mu / 2 * |w - w_t|^2`. A client that is cut off returns its partial work; nothing else depends on the
+//! completed steps.
 
 use ebb_round::{Job, LocalRule, LocalRun, Parcel, StepFeature, StepRule, Work};
 use ebb_settings::{Entry, NonNegative};
@@ -9,18 +10,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::local::plan::Plan;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
     name: "fedprox",
-    about: "gradient descent with a pull, mu, towards the model it started from",
+    about: "gradient descent with a proximal term of coefficient mu",
     example: "proximal_mu = 0.01                   # required; the paper tries 0.001, 0.01, 0.1, 1
 learning_rate = 0.1                  # required
-schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
+schedule = \"constant\"      # or inverse (learning_rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
-# slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
+# slowness = 10.0           # of schedule inverse-sqrt: learning_rate / sqrt(1 + (t - 1) / 10) instead of learning_rate / sqrt(t)
 epochs = 1                  # required, or steps = 10
-# batch_size = 20                # without it, all the client holds
+# batch_size = 20                # without it, all of the client's samples
 momentum = 0.0
 weight_decay = 0.0",
     build: |settings| {
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn mu_is_asked_for_and_checked() {
+    fn mu_is_required_and_checked() {
         for (text, part) in [
             ("", "local.proximal_mu: missing"),
             (

@@ -1,8 +1,10 @@
-//! Gradient descent that follows by how much the client's gradient has changed since it was last heard.
+//! Gradient descent along the change of the client's gradient since its last acknowledged update.
 //!
-//! FOCUS ("Federated Optimization with Exact Convergence via Push-pull Strategy", NeurIPS 2025), the client's half; `server/focus.rs` is the other. With h the last gradient the client was heard with, zero before, its
-//! steps go along `g - h`; the gradient of the last step is the new h, and its change is what counts at the server. All mini-batches of a round are
-//! steps, as many as are asked for; where the last leads, nobody looks. The update itself travels too, though nobody needs it.
+//! FOCUS ("Federated Optimization with Exact Convergence via Push-pull Strategy", NeurIPS 2025), the client's
+//! half; `server/focus.rs` is the other. `h` is the gradient of the client's last acknowledged update, zero
+//! before. Steps follow `g - h`; the gradient of the last step is the new `h`, and its change is what the
+//! server sums. All mini-batches of a round are steps, as requested; the model after the last one is not
+//! used. The update itself is sent too, though the method does not need it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,38 +14,38 @@ use ebb_settings::Entry;
 
 use crate::local::plan::Plan;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
     name: "focus",
-    about: "gradient descent along the change of the client's gradient; plain where server.kind is not focus",
-    example: "learning_rate = 0.01                # required; the server sums over all clients: about one over their number of what FedAvg takes
-schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
+    about: "gradient descent along the change of the client's gradient; plain if server.kind is not focus",
+    example: "learning_rate = 0.01                # required; the server sums over all clients, so divide FedAvg's by about their number
+schedule = \"constant\"      # or inverse (learning_rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
-# slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
+# slowness = 10.0           # of schedule inverse-sqrt: learning_rate / sqrt(1 + (t - 1) / 10) instead of learning_rate / sqrt(t)
 epochs = 1                  # required, or steps = 10
 # batch_size = 20                # without it, all the client holds",
     build: |settings| {
         let plan = Plan::parse(settings, &[])?;
         if let Some(key) = plan.non_plain_step_key() {
-            let message = "gradients are read off the distance moved, which momentum and Adam stretch; leave it out";
+            let message = "gradients are computed from the model's movement, which momentum and Adam amplify; leave it out";
             return Err(settings.error(key, message));
         }
         if plan.clips_gradients() {
-            let message = "gradients are read off the distance moved, which clipping shortens; leave it out";
+            let message = "gradients are computed from the model's movement, which clipping shortens; leave it out";
             return Err(settings.error("max_grad_norm", message));
         }
         Ok(Box::new(Focus { plan, is_tracked: settings.at_path("server").text("kind") == Some("focus") }))
     },
 };
 
-/// The name under which gradients travel and are remembered.
+/// The name under which gradients are sent and stored.
 pub const GRADIENT: &str = "gradient";
 
 #[derive(Debug)]
 struct Focus {
     plan: Plan,
-    /// Whether the server sums what gradients change by.
+    /// Whether the server sums the changes of gradients.
     is_tracked: bool,
 }
 
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
     use crate::testing::{Parabola, run_local};
 
-    /// From 10 around 0 at a rate of 0.1 with 3 steps asked, cut off after `limit`.
+    /// From 10 around 0 at a learning rate of 0.1 with 3 requested steps, cut off after `limit`.
     fn check(server: &str, limit: u32, last: Option<f32>, weight: f32, gradient: Option<f32>) {
         let text = format!("[local]\nlearning_rate = 0.1\nsteps = 3\n[server]\nkind = \"{server}\"");
         let tree = Tree::parse(&text, "a.toml").unwrap();
@@ -128,14 +130,14 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_cut_off_remembers_the_last_step_it_did() {
+    fn a_client_that_is_cut_off_stores_its_last_completed_step() {
         check("focus", 2, Some(4.0), 8.86, Some(9.4));
         check("focus", 1, Some(4.0), 9.4, Some(10.0));
         check("focus", 0, Some(4.0), 10.0, None);
     }
 
     #[test]
-    fn where_nobody_sums_it_is_plain() {
+    fn without_a_server_that_sums_it_is_plain() {
         check("plain", 3, Some(4.0), 7.29, None);
     }
 }

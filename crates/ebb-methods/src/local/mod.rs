@@ -1,4 +1,4 @@
-//! What does a client do with the job?
+//! How does a client train?
 
 pub mod amplified_scaffold;
 pub(crate) mod effective_steps;
@@ -18,7 +18,7 @@ mod tests {
     use super::*;
     use crate::testing::{Parabola, run_local};
 
-    /// What a rule says that it asks for, and what it does ask for, of a client that remembers what it was told to.
+    /// Checks the declared step features against those that are used, for a client with a memory.
     fn check(entry: Entry<dyn LocalRule>, settings: &str, expected: &[StepFeature]) {
         let text = format!("[local]\nlearning_rate = 0.1\nsteps = 2\n{settings}");
         let tree = Tree::parse(&text, "a.toml").unwrap();
@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_say_what_they_ask_of_whoever_trains() {
+    fn local_rules_declare_the_step_features_that_they_use() {
         use StepFeature::{
             Adam, Correction, FullGradient, GradientClip, Momentum, Nesterov, Proximal, WeightDecay,
         };

@@ -1,4 +1,4 @@
-//! How fast and how much a client trains: what all local rules have in common.
+//! The learning rate, its schedule and the amount of work, which all local rules share.
 
 use std::num::NonZeroU32;
 
@@ -6,7 +6,7 @@ use ebb_round::{Adam, Amount, Job, StepFeature, StepRule, Work};
 use ebb_settings::{NonNegative, Positive, Probability, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-/// The rate and its schedule, the work, and the plain parts of a step.
+/// The learning rate and its schedule, the work, and the hyperparameters of a plain step.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -19,7 +19,7 @@ pub struct Plan {
     steps: Option<NonZeroU32>,
     epochs: Option<NonZeroU32>,
     batch_size: Option<NonZeroU32>,
-    #[serde(default = "zero_chance")]
+    #[serde(default = "zero_probability")]
     momentum: Probability,
     #[serde(default)]
     nesterov: bool,
@@ -33,7 +33,7 @@ pub struct Plan {
     max_grad_norm: Option<Positive>,
 }
 
-/// What a step makes of a slope.
+/// The optimiser that turns a gradient into a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Optimiser {
@@ -42,23 +42,23 @@ enum Optimiser {
     Adam,
 }
 
-/// How the rate changes with the clock, which starts at 1.
+/// The schedule of the learning rate over positions `t`, which start at 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Schedule {
-    /// Not at all.
+    /// A constant learning rate.
     #[default]
     Constant,
-    /// `rate / t`.
+    /// `learning_rate / t`.
     Inverse,
-    /// `rate / sqrt(t)`, or with a slowness `rate / sqrt(1 + (t - 1) / slowness)`.
+    /// `learning_rate / sqrt(t)`, or with a slowness `learning_rate / sqrt(1 + (t - 1) / slowness)`.
     InverseSqrt,
-    /// Times `step_factor` after every `step_every` rounds.
+    /// A factor of `step_factor` after every `step_every` rounds.
     Step,
 }
 
 impl Plan {
-    /// Reads the table's keys, but for those that the rule itself reads.
+    /// Parses the table's keys, except those that the rule itself parses.
     pub fn parse(settings: &Settings<'_>, own_keys: &[&str]) -> Result<Plan, SettingsError> {
         let plan: Plan = settings.parse_without(&[&["kind"], own_keys].concat()).map_err(|mut error| {
             if error.message.starts_with("unknown key") {
@@ -69,7 +69,7 @@ impl Plan {
         match (plan.steps, plan.epochs) {
             (None, None) => {
                 return Err(
-                    settings.error("steps", "missing; give steps or epochs, how much a client does a round")
+                    settings.error("steps", "missing; give steps or epochs, the work of a client in a round")
                 );
             }
             (Some(_), Some(_)) => return Err(settings.error("epochs", "give steps or epochs, not both")),
@@ -85,41 +85,41 @@ impl Plan {
                 );
             }
             if !stepped && given {
-                return Err(settings.error(key, "only means something with schedule = \"step\""));
+                return Err(settings.error(key, "only applies with schedule = \"step\""));
             }
         }
         if plan.slowness.is_some() && plan.schedule != Schedule::InverseSqrt {
-            return Err(settings.error("slowness", "only means something with schedule = \"inverse-sqrt\""));
+            return Err(settings.error("slowness", "only applies with schedule = \"inverse-sqrt\""));
         }
         if plan.momentum.get() >= 1.0 {
-            return Err(settings.error("momentum", "a momentum of 1 never forgets; give a number below 1"));
+            return Err(settings.error("momentum", "a momentum of 1 never decays; give a number below 1"));
         }
         let adam = plan.optimiser == Optimiser::Adam;
         if plan.nesterov && plan.momentum.get() == 0.0 {
-            return Err(settings.error("nesterov", "looks ahead along a momentum; give momentum as well"));
+            return Err(settings.error("nesterov", "needs a momentum; give momentum as well"));
         }
         if adam && plan.momentum.get() > 0.0 {
-            return Err(settings.error("momentum", "optimiser = \"adam\" has beta1 instead"));
+            return Err(settings.error("momentum", "optimiser = \"adam\" has beta1 instead; leave it out"));
         }
         let betas = [("beta1", plan.beta1), ("beta2", plan.beta2)];
         for (key, beta) in betas.into_iter().filter_map(|(key, beta)| Some((key, beta?))) {
             if !adam {
-                return Err(settings.error(key, "only means something with optimiser = \"adam\""));
+                return Err(settings.error(key, "only applies with optimiser = \"adam\""));
             }
             if beta.get() as f32 >= 1.0 {
-                return Err(settings.error(key, "at 1 nothing is ever learnt; give a number below 1"));
+                return Err(settings.error(key, "at 1 new gradients have no effect; give a number below 1"));
             }
         }
         if plan.epsilon.is_some_and(|epsilon| epsilon.get() as f32 == 0.0) {
-            return Err(settings.error("epsilon", "too small to count; give at least 1e-30"));
+            return Err(settings.error("epsilon", "too small to have an effect; give at least 1e-30"));
         }
         if plan.epsilon.is_some() && !adam {
-            return Err(settings.error("epsilon", "only means something with optimiser = \"adam\""));
+            return Err(settings.error("epsilon", "only applies with optimiser = \"adam\""));
         }
         Ok(plan)
     }
 
-    /// The rate at a tick of the clock, and the work.
+    /// The learning rate at a position of the schedule, and the work.
     pub fn at(&self, position: u32) -> (f32, Work) {
         let t = f64::from(position.max(1));
         let factor = match self.schedule {
@@ -138,12 +138,12 @@ impl Plan {
         let amount = match (self.steps, self.epochs) {
             (Some(steps), _) => Amount::Steps(steps),
             (None, Some(epochs)) => Amount::Epochs(epochs),
-            (None, None) => unreachable!("parsing asks for one of them"),
+            (None, None) => unreachable!("parsing requires one of them"),
         };
         ((self.learning_rate.get() * factor) as f32, Work { amount, batch_size: self.batch_size })
     }
 
-    /// The key that makes a step something other than the slope times the rate, if there is one.
+    /// The first key that makes a step differ from the gradient times the learning rate, if there is one.
     pub fn non_plain_step_key(&self) -> Option<&'static str> {
         match self.optimiser {
             Optimiser::Adam => Some("optimiser"),
@@ -151,7 +151,7 @@ impl Plan {
         }
     }
 
-    /// Whether slopes are shortened, with whatever was added to them.
+    /// Whether gradients are clipped, including corrections.
     pub fn clips_gradients(&self) -> bool {
         self.max_grad_norm.is_some()
     }
@@ -161,7 +161,7 @@ impl Plan {
         self.step_with(job.learning_rate)
     }
 
-    /// What a step with this correction asks of whoever takes it.
+    /// The step features that a step with this correction needs.
     pub fn step_features(&self, correction_rule: StepRule<'_>) -> Vec<StepFeature> {
         let StepRule { proximal: pull, correction: push, .. } = correction_rule;
         StepRule { proximal: pull, correction: push, ..self.step_with(0.0) }.step_features()
@@ -188,8 +188,8 @@ fn zero() -> NonNegative {
     NonNegative::new(0.0).expect("0 is not negative")
 }
 
-fn zero_chance() -> Probability {
-    Probability::new(0.0).expect("0 is a chance")
+fn zero_probability() -> Probability {
+    Probability::new(0.0).expect("0 is a probability")
 }
 
 #[cfg(test)]
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_refused() {
+    fn contradictory_settings_are_refused() {
         for (text, part) in [
             (
                 "learning_rate = -0.1\nsteps = 1",
@@ -231,14 +231,14 @@ mod tests {
             ("learning_rate = 0.1", "local.steps: missing"),
             ("learning_rate = 0.1\nsteps = 1\nepochs = 1", "not both"),
             ("learning_rate = 0.1\nsteps = 1\nschedule = \"step\"", "local.step_every: missing"),
-            ("learning_rate = 0.1\nsteps = 1\nstep_factor = 0.5", "only means something with"),
+            ("learning_rate = 0.1\nsteps = 1\nstep_factor = 0.5", "only applies with"),
             (
                 "learning_rate = 0.1\nsteps = 1\nschedule = \"inverse\"\nslowness = 2.0",
-                "only means something with schedule = \"inverse-sqrt\"",
+                "only applies with schedule = \"inverse-sqrt\"",
             ),
             ("learning_rate = 0.1\nsteps = 1\nmomentum = 1.0", "below 1"),
             ("learning_rate = 0.1\nsteps = 1\nnesterov = true", "give momentum as well"),
-            ("learning_rate = 0.1\nsteps = 1\nbeta1 = 0.5", "only means something with optimiser"),
+            ("learning_rate = 0.1\nsteps = 1\nbeta1 = 0.5", "only applies with optimiser"),
             ("learning_rate = 0.1\nsteps = 1\noptimiser = \"adam\"\nmomentum = 0.5", "has beta1 instead"),
             ("learning_rate = 0.1\nsteps = 1\nschedule = \"inverze\"", "did you mean \"inverse\"?"),
         ] {

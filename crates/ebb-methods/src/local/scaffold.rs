@@ -1,9 +1,9 @@
-//! Gradient descent corrected by the difference of two control variates: everybody's and the client's own.
+//! Gradient descent corrected by the difference of two control variates: the server's and the client's own.
 //!
 //! SCAFFOLD (Karimireddy et al. 2020, "Stochastic controlled averaging for federated learning"), the client's
-//! half; `server/scaffold.rs` is the other. A step goes along `g - c_i + c`. Then c_i becomes, by option I,
-//! the gradient at the model sent, x; by option II, `c_i - c + (x - y) / (K * rate)`, which is the mean
-//! gradient met on the way to y, with K the steps that were done, be they fewer than asked.
+//! half; `server/scaffold.rs` is the other. A step follows `g - c_i + c`. Then `c_i` becomes, by option I,
+//! the gradient at the received model `x`. By option II it is `c_i - c + (x - y) / (K * learning_rate)`, the
+//! mean gradient on the way to `y`, with `K` the completed steps.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,19 +14,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::local::plan::Plan;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn LocalRule> = Entry {
     name: "scaffold",
-    about: "gradient descent corrected by control variates; plain where the server sends none",
+    about: "gradient descent corrected by control variates; plain if the server sends none",
     example:
-        "option = \"II\"               # the variate is the mean gradient met; or I: the gradient at the start
+        "option = \"II\"               # the control variate is the mean gradient of the steps; or I: the gradient at the start
 learning_rate = 0.1                  # required
-schedule = \"constant\"      # or inverse (rate / t), inverse-sqrt, step
+schedule = \"constant\"      # or inverse (learning_rate / t), inverse-sqrt, step
 # step_every = 10           # of schedule step
 # step_factor = 0.95
-# slowness = 10.0           # of schedule inverse-sqrt: rate / sqrt(1 + (t - 1) / 10) instead of rate / sqrt(t)
+# slowness = 10.0           # of schedule inverse-sqrt: learning_rate / sqrt(1 + (t - 1) / 10) instead of learning_rate / sqrt(t)
 epochs = 1                  # required, or steps = 10
-# batch_size = 20                # without it, all the client holds
+# batch_size = 20                # without it, all of the client's samples
 momentum = 0.0              # above 0 only with option I
 weight_decay = 0.0",
     build: |settings| {
@@ -35,19 +35,19 @@ weight_decay = 0.0",
         if option == Variate::II
             && let Some(key) = plan.non_plain_step_key()
         {
-            let message = "option II reads the gradient off the distance moved, which momentum and Adam stretch; \
+            let message = "option II computes the gradient from the model's movement, which momentum and Adam amplify; \
                            leave it out or give option = \"I\"";
             return Err(settings.error(key, message));
         }
         if option == Variate::II && plan.clips_gradients() {
-            let message = "gradients are read off the distance moved, which clipping shortens; leave it out or give option = \"I\"";
+            let message = "gradients are computed from the model's movement, which clipping shortens; leave it out or give option = \"I\"";
             return Err(settings.error("max_grad_norm", message));
         }
         Ok(Box::new(Scaffold { plan, option }))
     },
 };
 
-/// The name under which control variates travel and are remembered.
+/// The name under which control variates are sent and stored.
 pub const CONTROL: &str = "control";
 
 /// What the plan does not read; the plan refuses unknown keys.
@@ -57,10 +57,10 @@ struct Own {
     option: Variate,
 }
 
-/// How a client renews its variate.
+/// How a client renews its control variate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 enum Variate {
-    /// The gradient over all its data at the model it was sent: one more pass.
+    /// The gradient over all its data at the received model: one additional pass.
     I,
     /// The mean gradient of its steps.
     #[default]
@@ -92,7 +92,7 @@ impl LocalRule for Scaffold {
     fn run(&self, job: &Job, memory: &Parcel, run: &mut dyn LocalRun) -> Option<Parcel> {
         let plain = self.plan.plain_step(job);
         let Some(server_control) = job.global.side_vectors.get(CONTROL) else {
-            // Corrected by its own variate alone, a client would go nowhere.
+            // Corrected by its own variate alone, the client would not move.
             run.steps(run.steps_requested(), &plain);
             return None;
         };
@@ -103,14 +103,14 @@ impl LocalRule for Scaffold {
         let at_start = (self.option == Variate::I).then(|| run.full_gradient());
         let done = run.steps(run.steps_requested(), &StepRule { correction: Some(&correction), ..plain });
         let reach = f64::from(done) * f64::from(job.learning_rate);
-        // Whoever did nothing has nothing to report, and will not be heard.
+        // A client without completed steps has nothing to report, and is not acknowledged.
         let control = (reach > 0.0)
             .then(|| at_start.unwrap_or_else(|| mean_gradient(&run.delta(), reach, &correction)))?;
         Some(Parcel { model: Vec::new(), side_vectors: BTreeMap::from([(Cow::Borrowed(CONTROL), control)]) })
     }
 }
 
-/// The mean gradient of the steps, without the push that was added to each.
+/// The mean gradient of the steps, without the correction that was added to each.
 pub(super) fn mean_gradient(moved: &[f32], total_rate: f64, correction: &[f32]) -> Vec<f32> {
     moved
         .iter()
@@ -129,7 +129,7 @@ mod tests {
         Parcel { model: Vec::new(), side_vectors: side.into_iter().collect() }
     }
 
-    /// From 10 around 0 at a rate of 0.1 with 2 steps asked, cut off after `limit`.
+    /// From 10 around 0 at a learning rate of 0.1 with 2 requested steps, cut off after `limit`.
     fn check(settings: &str, limit: u32, variates: (f32, Option<f32>), weight: f32, control: f32) {
         let (everybodys, own) = variates;
         let rule = local(ENTRY, &format!("learning_rate = 0.1\nsteps = 2\n{settings}")).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_time_is_plain_descent_and_the_variate_is_the_gradient_met() {
+    fn the_first_round_is_plain_descent_and_the_variate_is_its_mean_gradient() {
         // 10, 9, 8.1: gradients 10 and 9.
         check("", 2, (0.0, None), 8.1, 9.5);
         check("option = \"I\"", 2, (0.0, None), 8.1, 10.0);
@@ -165,13 +165,13 @@ mod tests {
     }
 
     #[test]
-    fn weight_decay_is_part_of_what_was_met() {
+    fn weight_decay_is_part_of_the_mean_gradient() {
         // 10 - 0.1 (10 + 0.5 * 10) = 8.5, then 8.5 - 0.1 * 12.75 = 7.225.
         check("weight_decay = 0.5", 2, (0.0, None), 7.225, 13.875);
     }
 
     #[test]
-    fn where_no_variate_is_sent_it_is_plain_and_nothing_is_remembered() {
+    fn without_a_control_variate_it_is_plain_and_stores_nothing() {
         let rule = local(ENTRY, "learning_rate = 0.1\nsteps = 2").unwrap();
         let (run, remembered) =
             run_local(rule.as_ref(), Parabola::around(0.0).from(10.0), &[], &memory(Some(4.0)));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn momentum_goes_with_option_one_only() {
+    fn momentum_requires_option_one() {
         let build =
             |text: &str| local(ENTRY, &format!("learning_rate = 0.1\nsteps = 1\nmomentum = 0.5\n{text}"));
         assert!(build("option = \"I\"").is_ok());

@@ -1,7 +1,8 @@
-//! Everybody enrolled counts, by samples or equally; besides, those that left and are kept.
+//! All enrolled clients count, by samples or equally, and in addition departed ones that are kept.
 //!
-//! Whoever arrives or comes back counts from that round on, which is a shift of the objective; how `[objective.arrivals]` has its updates
-//! count at first is no part of the shares. Of whoever leaves, `[objective.departures]` says whether the objective goes on without it.
+//! A client that arrives or returns counts from that round on, which changes the objective.
+//! `[objective.arrivals]` may boost its first updates, which does not affect the shares.
+//! `[objective.departures]` decides whether departed clients still count.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +17,10 @@ use super::arrivals::{self, Arrivals};
 use super::departures::{self, DepartedClient, Departures};
 use super::gradients::Gradients;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Objective> = Entry {
     name: "enrolled",
-    about: "everybody enrolled, by samples held or equally, and of those that left whom the departures keep",
+    about: "all enrolled clients, by samples held or equally, and departed ones that [objective.departures] keeps",
     example: "by = \"samples\"            # or equal
 # [objective.arrivals]
 # kind = \"vanilla\"        # or fast-reboot, auto
@@ -47,16 +48,16 @@ struct Enrolled {
     basis: ShareBasis,
     arrivals: Box<dyn Arrivals>,
     departures: Box<dyn Departures>,
-    /// The state of the census that the shares were made from.
+    /// The change counter of the census when the shares were computed.
     seen_changes: Option<u64>,
-    /// Who counts.
+    /// The clients of the objective.
     members: Bits,
-    /// Who left and counts all the same.
+    /// Departed clients that still count.
     kept: Bits,
     shares: Shares,
-    /// Those whose updates count for more at first, and since when they are in the objective.
+    /// Clients whose updates are boosted, with the round in which they entered the objective.
     newcomers: BTreeMap<ClientId, RoundNo>,
-    /// By client: how far its loss fell when it last answered; NaN for those that never did. Empty unless somebody asks.
+    /// By client: the fall of the loss in its last update; NaN without one. Empty unless a rule needs it.
     falls: Vec<f64>,
     decisions: Vec<ClientDecision>,
 }
@@ -78,7 +79,7 @@ impl Enrolled {
         })
     }
 
-    /// Takes in who came and who went.
+    /// Applies arrivals and departures.
     fn update_membership(&mut self, number: RoundNo, census: &Census) {
         self.seen_changes = Some(census.changes());
         let enrolled = census.enrolled();
@@ -94,7 +95,7 @@ impl Enrolled {
         self.kept.subtract(enrolled);
         let mut members = enrolled.clone();
         self.kept.iter().for_each(|idx| members.set(idx, true));
-        // The first there are have nobody to catch up with.
+        // The first clients of a run are no newcomers.
         if self.members.count() > 0 {
             let new = members.iter().filter(|&idx| !self.members.get(idx)).map(ClientId::new);
             self.newcomers.extend(new.map(|client| (client, number)));
@@ -134,7 +135,7 @@ impl Objective for Enrolled {
     }
 
     fn reweight(&mut self, round: &Round<'_>, contributions: &[Contribution]) -> Option<Shares> {
-        // Updates may be held for other reasons; and most of the time nobody is new.
+        // Updates may be held for other reasons, and in most rounds there are no newcomers.
         if !self.arrivals.needs_updates() || self.newcomers.is_empty() {
             return None;
         }
@@ -155,7 +156,7 @@ impl Objective for Enrolled {
             self.newcomers.remove(client);
         });
         let boosts = round.shares.boosts().iter().filter(|(client, _)| !plain.contains(client)).copied();
-        // For this round; the next is asked anew.
+        // The boosts apply to this round only; the next one computes them again.
         Some(round.shares.with_boosts(boosts.collect()))
     }
 
@@ -166,15 +167,17 @@ impl Objective for Enrolled {
     fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
         if self.departures.needs_losses() {
             self.falls.resize(round.census.len(), f64::NAN);
-            // One step says nothing of how far a loss falls.
-            for answer in report.responses.fresh.iter().filter(|answer| answer.update.steps.get() > 1) {
-                self.falls[answer.client.idx()] = f64::from(answer.update.loss_fall);
+            // A single step does not show how far a loss falls.
+            for client_update in
+                report.responses.fresh.iter().filter(|client_update| client_update.update.steps.get() > 1)
+            {
+                self.falls[client_update.client.idx()] = f64::from(client_update.update.loss_fall);
             }
         }
     }
 }
 
-/// An update that counts so little more than it should is forgotten to be a newcomer's.
+/// A newcomer whose boost is below this is no newcomer any more.
 const NEGLIGIBLE: f64 = 1e-6;
 
 impl State for Enrolled {
@@ -214,8 +217,8 @@ mod tests {
 
     fn objective(text: &str) -> Enrolled {
         let tree = Tree::parse(&format!("[objective]\n{text}"), "a.toml").unwrap();
-        let facts = BuildContext { n_rounds: 100, ..BuildContext::default() };
-        Enrolled::build(&tree.table("objective", facts)).unwrap()
+        let context = BuildContext { n_rounds: 100, ..BuildContext::default() };
+        Enrolled::build(&tree.table("objective", context)).unwrap()
     }
 
     fn census(samples: &[u32]) -> Census {
@@ -230,7 +233,7 @@ mod tests {
         ClientId::new(idx)
     }
 
-    /// What the engine holds after a round: the last shares that it was given.
+    /// The shares that the engine holds after a round.
     fn shares(objective: &mut Enrolled, held: &mut Shares, number: RoundNo, census: &Census) {
         if let Some(new) = objective.shares(number, census) {
             *held = new;
@@ -239,7 +242,7 @@ mod tests {
         assert!((sum - 1.0).abs() < 1e-12, "they sum to {sum}");
     }
 
-    /// A round with these shares, on a model of one number.
+    /// A round with these shares, on a model with one parameter.
     fn round<'a>(number: RoundNo, census: &'a Census, shares: &'a Shares) -> Round<'a> {
         Round {
             number,
@@ -266,7 +269,7 @@ mod tests {
             census.leave(client(0), 2);
             let shares = objective.shares(2, &census).unwrap();
             assert_eq!((shares.of(client(0)), shares.changed()), (0.0, 2));
-            assert!(objective.decisions().is_empty(), "there was nothing to decide");
+            assert!(objective.decisions().is_empty(), "there are no decisions");
         }
     }
 
@@ -281,7 +284,7 @@ mod tests {
             ([0, 1, 2, 3].map(factor), held.changed())
         };
         let close = |found: [f64; 4], expected: [f64; 3]| {
-            assert!((found[0] - 1.0).abs() < 1e-12, "who was there from the start is no newcomer");
+            assert!((found[0] - 1.0).abs() < 1e-12, "a client of the first round is no newcomer");
             for (found, expected) in found[1..].iter().zip(expected) {
                 assert!(
                     expected.is_nan() && found.is_nan() || (found - expected).abs() < 1e-9,
@@ -300,13 +303,13 @@ mod tests {
         close(found, [1.0, 1.0 + 2.0 / 9.0, 3.0]);
         assert_eq!(changed, 7);
         close(factors(8, &census).0, [1.0, 1.125, 1.5]);
-        // In the end nobody does, and then nothing changes any more.
+        // In the end no client is boosted, and then nothing changes any more.
         assert_eq!(factors(3000, &census), ([1.0; 4], 7));
         assert_eq!(objective.shares(3001, &census), None);
     }
 
     #[test]
-    fn whoever_is_kept_counts_as_before_and_comes_back_as_nobody_new() {
+    fn a_kept_client_counts_as_before_and_returns_without_a_boost() {
         let mut census = census(&[1, 1, 2]);
         let arrivals = "[objective.arrivals]\nkind = \"fast-reboot\"\n";
         let mut keeping = objective(&format!("{arrivals}[objective.departures]\nkind = \"keep\""));
@@ -334,12 +337,12 @@ mod tests {
                     6
                 }
             );
-            assert_eq!(dropped.boosts().is_empty(), number < 6, "it is new again");
+            assert_eq!(dropped.boosts().is_empty(), number < 6, "it is a newcomer again");
         }
     }
 
     #[test]
-    fn what_a_departure_is_decided_by_is_recorded() {
+    fn the_metrics_of_a_departures_decision_are_recorded() {
         let mut census = census(&[1, 1, 1]);
         let constants = "d = 200.0\nv = 2000.0\ngamma = 100.0\nv1 = 2500.0\ngamma1 = 100.0\nsteps = 5";
         let mut objective = objective(&format!("[objective.departures]\nkind = \"min-bound\"\n{constants}"));
@@ -352,7 +355,7 @@ mod tests {
         let [one] = &decisions[..] else { panic!("{decisions:?}") };
         assert_eq!((one.client, one.decision), (client(1), "excluded"));
         assert_eq!((one.metrics["bound_kept"], one.metrics["bound_excluded"]), (10.0, 5.0));
-        assert!(objective.decisions().is_empty(), "it is told once");
+        assert!(objective.decisions().is_empty(), "decisions are returned once");
         // Near the end of the run it would be kept: 2500 over 5 and 100 is more than 2000 over 595.
         census.leave(client(2), 99);
         shares(&mut objective, &mut held, 99, &census);
@@ -361,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_goes_by_how_far_the_loss_last_fell() {
+    fn an_estimate_depends_on_the_last_fall_of_the_loss() {
         let mut census = census(&[1, 1, 1]);
         let text = "[objective.departures]\nkind = \"estimate\"\nc = 10.0";
         let mut objective = objective(text);
@@ -378,7 +381,7 @@ mod tests {
                 &Report { cohort: &cohort, responses: &responses, max_loss: f32::INFINITY },
             );
         }
-        // What it knows survives being saved.
+        // The state survives a restart.
         let mut saver = Saver::new();
         objective.save(&mut saver);
         let mut again = super::tests::objective(text);
@@ -396,7 +399,7 @@ mod tests {
         }
     }
 
-    /// Two old clients with a half of the objective each, then a third with a third.
+    /// Two old clients with a half of the objective each, then a third one with a third of it.
     #[test]
     fn auto_boosts_while_the_old_gradient_is_the_smaller_one() {
         let mut census = census(&[1, 1]);
@@ -405,31 +408,31 @@ mod tests {
         let mut held = Shares::default();
         shares(&mut objective, &mut held, 0, &census);
         census.enrol(client(2), 1, 4);
-        let mut play = |number, updates: &[f32], silent: bool| {
+        let mut play = |number, updates: &[f32], absent: bool| {
             shares(&mut objective, &mut held, number, &census);
-            let own = (0..).zip(updates).filter(|(idx, _)| !(silent && *idx == 2));
-            // Four steps at rate .1, so gradients are updates times 2.5.
+            let own = (0..).zip(updates).filter(|(idx, _)| !(absent && *idx == 2));
+            // Four steps at learning rate 0.1, so gradients are updates times 2.5.
             let contributions: Vec<_> = own.map(|(idx, &value)| partial(idx, value, 4, 5)).collect();
             let recounted = objective.reweight(&round(number, &census, &held), &contributions);
             let weight = recounted.as_ref().unwrap_or(&held).aggregation_weight(client(2));
             (objective.decisions(), weight * 3.0)
         };
-        // The old gradients cancel out but for 0.25, and half of the new one is 2.5.
-        let (judged, weight) = play(4, &[1.1, -0.9, 2.0], false);
-        assert_eq!((judged.len(), judged[0].client, judged[0].decision), (1, client(2), "boosted"));
+        // The old gradients cancel out except for 0.25, and half of the new one is 2.5.
+        let (decided, weight) = play(4, &[1.1, -0.9, 2.0], false);
+        assert_eq!((decided.len(), decided[0].client, decided[0].decision), (1, client(2), "boosted"));
         for (name, expected) in [("gradient_others", 0.25), ("gradient_own", 5.0), ("share_ratio", 0.5)] {
-            assert!((judged[0].metrics[name] - expected).abs() < 1e-6, "{name}");
+            assert!((decided[0].metrics[name] - expected).abs() < 1e-6, "{name}");
         }
         assert!((weight - 3.0).abs() < 1e-9);
-        // It is silent: nothing can be said, and the factor goes on falling.
-        let (judged, weight) = play(5, &[1.1, 1.0, 0.0], true);
-        assert!(judged.is_empty() && (weight - 1.5).abs() < 1e-9);
-        // Now the old ones pull together: it counts like everybody, for good.
-        let (judged, weight) = play(6, &[1.0, 1.0, 1.9], false);
-        assert_eq!(judged[0].decision, "plain");
+        // It is absent: its gradient is unknown, and the factor keeps falling.
+        let (decided, weight) = play(5, &[1.1, 1.0, 0.0], true);
+        assert!(decided.is_empty() && (weight - 1.5).abs() < 1e-9);
+        // Now the old gradients agree: the newcomer loses its boost for good.
+        let (decided, weight) = play(6, &[1.0, 1.0, 1.9], false);
+        assert_eq!(decided[0].decision, "plain");
         assert!((weight - 1.0).abs() < 1e-9);
-        let (judged, weight) = play(7, &[0.0, 0.0, 1.9], false);
-        assert!(judged.is_empty() && (weight - 1.0).abs() < 1e-9);
+        let (decided, weight) = play(7, &[0.0, 0.0, 1.9], false);
+        assert!(decided.is_empty() && (weight - 1.0).abs() < 1e-9);
     }
 
     #[test]
@@ -447,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_there_are_are_no_newcomers_whenever_they_come() {
+    fn the_first_clients_are_no_newcomers_whenever_they_arrive() {
         let mut census = Census::new();
         let mut objective = objective("[objective.arrivals]\nkind = \"fast-reboot\"");
         let none = objective.shares(0, &census).unwrap();
@@ -458,9 +461,9 @@ mod tests {
         assert_eq!(objective.shares(4, &census).unwrap().boosts(), [(client(1), 3.0)]);
     }
 
-    /// Two come at once, with two fifths each, to one with a fifth: each is judged against both others.
+    /// Two arrive at once, with two fifths each, next to one with a fifth: each is compared with both others.
     #[test]
-    fn newcomers_are_compared_against_everybody_else() {
+    fn newcomers_are_compared_with_all_others() {
         let mut census = census(&[1]);
         let mut objective = objective("[objective.arrivals]\nkind = \"auto\"");
         let mut held = Shares::default();
@@ -468,24 +471,24 @@ mod tests {
         census.enrol(client(1), 2, 1);
         census.enrol(client(2), 2, 1);
         shares(&mut objective, &mut held, 1, &census);
-        // Gradients 0, 5 and -5: against client 1 stand 0 and -5 with 1 and 2 of 3.
+        // Gradients 0, 5 and -5: client 1 is compared with 0 and -5, with weights 1 and 2 of 3.
         let contributions = [partial(0, 0.0, 4, 5), partial(1, 2.0, 4, 5), partial(2, -2.0, 4, 5)];
         assert_eq!(
             objective.reweight(&round(1, &census, &held), &contributions).map(|one| one.boosts().len()),
             Some(0)
         );
-        for judged in objective.decisions() {
-            assert_eq!(judged.decision, "plain");
+        for decided in objective.decisions() {
+            assert_eq!(decided.decision, "plain");
             for (name, expected) in
                 [("gradient_others", 10.0 / 3.0), ("gradient_own", 5.0), ("share_ratio", 2.0 / 3.0)]
             {
-                assert!((judged.metrics[name] - expected).abs() < 1e-6, "{name}: {judged:?}");
+                assert!((decided.metrics[name] - expected).abs() < 1e-6, "{name}: {decided:?}");
             }
         }
     }
 
     #[test]
-    fn one_step_does_not_tell_how_far_a_loss_falls() {
+    fn one_step_does_not_show_how_far_a_loss_falls() {
         let census = census(&[1, 1]);
         let mut objective = objective("[objective.departures]\nkind = \"estimate\"");
         let mut held = Shares::default();
@@ -505,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loaded_one_goes_on_equally() {
+    fn a_loaded_state_continues_equally() {
         let text = "[objective.arrivals]\nkind = \"fast-reboot\"\n[objective.departures]\nkind = \"keep\"";
         let mut census = census(&[3, 2]);
         let mut whole = objective(text);
@@ -529,13 +532,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_an_end_cannot_be_looked_ahead_in() {
+    fn a_run_without_a_number_of_rounds_is_refused() {
         let tree = Tree::parse("[objective.departures]\nkind = \"estimate\"", "a.toml").unwrap();
         let error =
             Enrolled::build(&tree.table("objective", BuildContext::default())).err().unwrap().to_string();
         assert_eq!(
             error,
-            "a.toml:2:1: objective.departures.kind = \"estimate\": it looks ahead to the end of the run; give run.rounds, or another kind"
+            "a.toml:2:1: objective.departures.kind = \"estimate\": it depends on the number of rounds; give run.rounds, or another kind"
         );
         let tree =
             Tree::parse("[objective.arrivals]\nkind = \"fast-reboot\"\nfactor = 0.5", "a.toml").unwrap();

@@ -1,22 +1,23 @@
-//! Whether a newcomer's updates should count for more: what the answers of a round say of the gradients.
+//! Whether a newcomer's updates should be boosted, by the gradients of a round.
 //!
-//! An extra step along the newcomer's own gradient g_l lowers the new objective, whose gradient is `p_l g_l + (1 - p_l) g`, as long as
-//! `|g| < p_l / (1 - p_l) |g_l|`, g being that of everybody else: the model is near their optimum (the condition of the fast reboot's
-//! corollary). Gradients are taken from updates: an update over its rate and how far its steps reach is their mean along the way.
+//! An additional step along the newcomer's gradient `g_l` lowers the new objective, whose gradient is
+//! `p_l g_l + (1 - p_l) g`, as long as `|g| < p_l / (1 - p_l) |g_l|`. Here `g` is the gradient of all other
+//! clients. The condition says that the model is near their optimum (the corollary on the fast reboot). A
+//! gradient is estimated as an update over its learning rate and its effective number of steps.
 
 use ebb_round::{ClientDecision, ClientId, Contribution, Round, vectors};
 
 use super::arrivals::{BOOSTED, PLAIN};
 
-/// The gradients of those that answered, each with its share, added up.
+/// The sum of the gradients of the clients that returned updates, by shares.
 pub(super) struct Gradients<'c> {
     own: Vec<(ClientId, &'c [f32], f64)>,
     sum: Vec<f64>,
-    answered: f64,
+    responded: f64,
 }
 
 impl<'c> Gradients<'c> {
-    /// `reach` says how far so many steps at a rate do.
+    /// `reach` gives the effective number of steps at a learning rate.
     pub(super) fn of(
         round: &Round<'_>,
         contributions: &'c [Contribution],
@@ -34,16 +35,16 @@ impl<'c> Gradients<'c> {
         let terms: Vec<_> =
             own.iter().map(|&(client, update, scale)| (update, scale * round.share(client))).collect();
         vectors::add_weighted(&mut sum, &terms, round.threads);
-        let answered = own.iter().map(|&(client, _, _)| round.share(client)).sum();
-        Gradients { own, sum, answered }
+        let responded = own.iter().map(|&(client, _, _)| round.share(client)).sum();
+        Gradients { own, sum, responded }
     }
 
-    /// Whether a newcomer's updates should still count for more; `None` where it cannot be said: it did not answer, or nobody
-    /// else did.
+    /// Whether a newcomer's updates should still be boosted; `None` without an update of its own, or of any
+    /// other client.
     pub(super) fn decide(&self, round: &Round<'_>, client: ClientId) -> Option<ClientDecision> {
         let &(_, update, scale) = self.own.iter().find(|(one, _, _)| *one == client)?;
         let share = round.share(client);
-        let others = self.answered - share;
+        let others = self.responded - share;
         if others <= 1e-12 {
             return None;
         }

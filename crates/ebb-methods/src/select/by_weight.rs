@@ -5,9 +5,9 @@ use ebb_round::{ClientId, Stream};
 use super::draw::{InclusionProbabilities, Sampler, cap_probabilities};
 use super::weight_tree::WeightTree;
 
-/// `count` of the clients in proportion to their weights, as far as nobody can be drawn with more than chance 1: all of them if there are no more.
-/// By `multinomial-nr` one after another, each time in proportion to the weights of those that are left. Whoever has no weight is drawn
-/// when nobody else is left, and only by `multinomial-nr`.
+/// Draws `count` clients with inclusion probabilities in proportion to their weights and at most 1; all of
+/// them if there are no more. `multinomial-nr` draws one after another, each in proportion to the weights of
+/// those that are left. Clients without weight are drawn only by `multinomial-nr`, after all others.
 pub(super) fn draw_by_weight(
     sampler: Sampler,
     weighted: impl IntoIterator<Item = (ClientId, f64)>,
@@ -23,7 +23,7 @@ pub(super) fn draw_by_weight(
     let mut tree = WeightTree::filled(logs.collect());
     let mut overflow = Vec::new();
     let factor = match sampler {
-        // It draws by weight whatever the chances come to.
+        // It draws by weight, whatever the sum of the probabilities.
         Sampler::MultinomialNr => count as f64 / tree.sum(),
         _ => cap_probabilities(&mut tree, &mut overflow, count as f64, 0.0),
     };
@@ -35,7 +35,7 @@ pub(super) fn draw_by_weight(
 mod tests {
     use super::*;
 
-    /// How often each of the weighted is among `count` drawn, in 20,000 draws.
+    /// The number of draws out of 20,000 in which each client with a weight is among the `count` drawn.
     fn drawn(sampler: Sampler, weights: &[f64], count: usize) -> Vec<f64> {
         let weighted = || weights.iter().enumerate().map(|(idx, &weight)| (ClientId::new(idx), weight));
         let mut times = vec![0.0; weights.len()];
@@ -55,9 +55,12 @@ mod tests {
 
     #[track_caller]
     fn check_by(sampler: Sampler, weights: &[f64], count: usize, expected: &[f64]) {
-        for (times, chance) in drawn(sampler, weights, count).iter().zip(expected) {
-            let error = (20_000.0 * chance * (1.0 - chance)).sqrt();
-            assert!((times - 20_000.0 * chance).abs() <= 5.0 * error, "{times} for a chance of {chance}");
+        for (times, probability) in drawn(sampler, weights, count).iter().zip(expected) {
+            let error = (20_000.0 * probability * (1.0 - probability)).sqrt();
+            assert!(
+                (times - 20_000.0 * probability).abs() <= 5.0 * error,
+                "{times} for a probability of {probability}"
+            );
         }
     }
 
@@ -66,10 +69,11 @@ mod tests {
         check(&[1.0, 2.0, 5.0], 1, &[0.125, 0.25, 0.625]);
     }
 
-    /// Of two drawn, the second is drawn among those that are left: for the first client
-    /// 1/8 + 2/8 * 1/6 + 5/8 * 1/3.
+    /// Of two drawn, the second is drawn among those that are left: for the first client 1/8 + 2/8 * 1/6 +
+    /// 5/8
+    /// * 1/3.
     #[test]
-    fn the_next_is_drawn_among_those_that_are_left() {
+    fn the_next_client_is_drawn_among_those_that_are_left() {
         let first = 1.0 / 8.0 + 2.0 / 8.0 / 6.0 + 5.0 / 8.0 / 3.0;
         let second = 2.0 / 8.0 + 1.0 / 8.0 * 2.0 / 7.0 + 5.0 / 8.0 * 2.0 / 3.0;
         check(&[1.0, 2.0, 5.0], 2, &[first, second, 2.0 - first - second]);
@@ -85,13 +89,13 @@ mod tests {
     }
 
     #[test]
-    fn those_without_weight_come_last_and_each_as_often() {
+    fn clients_without_weight_come_last_and_equally_often() {
         check(&[0.0, 3.0, 0.0, 1.0], 2, &[0.0, 1.0, 0.0, 1.0]);
         check(&[0.0, 3.0, 0.0, 1.0], 3, &[0.5, 1.0, 0.5, 1.0]);
     }
 
     #[test]
-    fn more_than_there_are_is_everybody() {
+    fn a_count_above_the_number_of_clients_draws_all() {
         check(&[1.0, 2.0], 5, &[1.0, 1.0]);
         check(&[], 5, &[]);
     }

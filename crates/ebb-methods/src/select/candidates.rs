@@ -1,4 +1,4 @@
-//! What the methods that ask the candidates with the largest losses have in common.
+//! Candidates for selection by the largest loss: settings and ranking that several methods share.
 
 use std::num::NonZeroUsize;
 
@@ -10,10 +10,10 @@ use super::by_weight::draw_by_weight;
 use super::draw::Sampler;
 use super::{Among, check_cohort, first_in, without_probabilities};
 
-/// Candidates of which no number is given, if there are so many clients.
+/// The default number of candidates, in fleets with at least as many clients.
 const DEFAULT_CANDIDATES: usize = 50;
 
-/// The settings that those methods share.
+/// The settings that these methods share.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Table {
@@ -25,7 +25,7 @@ pub(super) struct Table {
     pub(super) sampler: Sampler,
 }
 
-/// How many candidates are drawn among whom, and how many of them are asked.
+/// The numbers of candidates and of selected clients, and how candidates are drawn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidates {
     cohort: usize,
@@ -44,7 +44,7 @@ impl Candidates {
         let (cohort, n_clients) = (cohort.get(), settings.context().n_clients);
         let candidates = candidates.map_or(DEFAULT_CANDIDATES.min(n_clients), NonZeroUsize::get);
         if candidates > n_clients {
-            let message = format!("more than the fleet has; give at most its {n_clients} clients");
+            let message = format!("larger than the fleet; give at most its {n_clients} clients");
             return Err(settings.error("candidates", message));
         }
         if candidates < cohort {
@@ -56,7 +56,7 @@ impl Candidates {
         Ok(Candidates { cohort, candidates, among, sampler })
     }
 
-    /// The candidates of a round, in proportion to the samples they hold.
+    /// Draws the candidates of a round, in proportion to the samples they hold.
     pub(super) fn draw(&self, round: &Round<'_>) -> Vec<ClientId> {
         let among = self.among.of(round.census);
         let weighted = among.iter().map(ClientId::new);
@@ -64,7 +64,7 @@ impl Candidates {
         draw_by_weight(self.sampler, weighted, self.candidates, &mut round.rng("candidates"))
     }
 
-    /// The cohort of candidates with these losses: the largest, and of equal ones any as likely. A loss that is no number
+    /// The cohort of the candidates with the largest losses; ties are broken at random. A loss that is NaN
     /// counts as infinite.
     pub(super) fn with_largest(
         &self,

@@ -1,4 +1,4 @@
-//! `pow-d` whose candidates take their loss over one mini-batch: less work for them, and a loss that errs.
+//! `pow-d` with losses estimated on one mini-batch: cheaper for candidates, and noisier.
 //!
 //! Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (2022).
 
@@ -13,13 +13,13 @@ use super::candidates::{self, Candidates};
 use super::draw::Sampler;
 use super::pow_d::PowD;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "cpow-d",
-    about: "as pow-d, and a candidate takes its loss over one mini-batch",
+    about: "as pow-d, with losses estimated on one mini-batch",
     example: "cohort = 10                # required
 # candidates = 20          # at least the cohort; without it 50, or all clients if there are fewer
-batch_size = 64                 # samples that a loss is taken over, drawn anew every round
+batch_size = 64                 # samples of a loss estimate, drawn anew every round
 among = \"enrolled\"         # or up
 sampler = \"multinomial-nr\" # how candidates are drawn; or dep-round, systematic, poisson",
     build: |settings| {

@@ -1,6 +1,7 @@
 //! Groups of clients take turns; a cohort is drawn uniformly within the group whose turn it is.
 //!
-//! Cho et al. 2023, "On the Convergence of Federated Averaging with Cyclic Client Participation": client i is in group `i mod groups`.
+//! Cho et al. 2023, "On the Convergence of Federated Averaging with Cyclic Client Participation": client i is
+//! in group `i mod groups`.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
@@ -10,19 +11,22 @@ use serde::{Deserialize, Serialize};
 
 use super::{Among, check_cohort, uniform};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "cyclic",
     about: "groups of clients take turns; within the group a cohort is drawn uniformly",
     example: "cohort = 10                # required
 groups = 4
-rounds_each = 1            # how long a group's turn is
+rounds_each = 1            # the rounds of a group's turn
 among = \"up\"               # or enrolled",
     build: |settings| {
         let cyclic = settings.parse::<Cyclic>()?;
         check_cohort(settings, cyclic.cohort)?;
         if cyclic.groups.get() > settings.context().n_clients {
-            return Err(settings.error("groups", "more than clients; some would be empty for ever"));
+            return Err(settings.error(
+                "groups",
+                "more groups than clients, so some would be empty; give at most one a client",
+            ));
         }
         Ok(Box::new(cyclic))
     },
@@ -86,6 +90,6 @@ mod tests {
         let mut cyclic = selector(ENTRY, "cohort = 2\ngroups = 2", 6).unwrap();
         assert!(cyclic.select(&world.round(1), &Probes::new()).selected.is_empty());
         let error = selector(ENTRY, "cohort = 2\ngroups = 7", 6).err().unwrap();
-        assert!(error.contains("select.groups = 7: more than clients"), "{error}");
+        assert!(error.contains("select.groups = 7: more groups than clients"), "{error}");
     }
 }

@@ -1,13 +1,13 @@
-//! Asks everybody enrolled, reachable and free or not, and waits until the deadline or for everyone.
+//! Selects all enrolled clients, up or not, and waits until the deadline or for all of them.
 
 use ebb_round::{Cohort, Probes, Round, Selector, Wait, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "everyone",
-    about: "everybody enrolled; those that are down stay silent unless they are waited for, the busy in any case",
+    about: "all enrolled clients; those that are down are absent unless the round waits for them, busy ones always",
     example: "wait = \"deadline\"         # or everyone",
     build: |settings| Ok(Box::new(settings.parse::<Everyone>()?)),
 };

@@ -1,8 +1,9 @@
-//! Asks those that were asked least often for what they count, among those that are up.
+//! Selects the available clients with the lowest selection rate for their share.
 //!
-//! F3AST (Ribero, Vikalo and de Veciana 2022, "Federated Learning Under Intermittent Client Availability and Time-Varying Communication Constraints"): `r_i` follows how often a client is asked,
-//! `r_i = (1 - b) r_i + b` if it was and `(1 - b) r_i` if not; those with the largest `p_i / r_i` are asked, p being shares. The `r_i`
-//! are the chances of the picks, near what they will be in the long run: `aggregate.kind = "ipw"` divides by them.
+//! F3AST (Ribero, Vikalo and de Veciana 2022): the selection rate `r_i` becomes `(1 - b) r_i + b` if the
+//! client is selected and `(1 - b) r_i` if not. Clients with the largest `p_i / r_i` are selected, `p` being
+//! shares. The `r_i` serve as inclusion probabilities, which they approximate in the long run:
+//! `aggregate.kind = "ipw"` divides by them.
 
 use std::num::NonZeroUsize;
 
@@ -14,18 +15,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{Among, check_cohort, first_in};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "f3ast",
-    about: "those that were asked least often for what they count; how often is the chance of the picks",
+    about: "the clients with the lowest selection rate for their share; the rate serves as inclusion probability",
     example: "cohort = 10                # required
-pace = 0.001               # b: how much of how often comes from the last round
+pace = 0.001               # b: weight of the last round in the selection rate
 among = \"up\"               # or enrolled",
     build: |settings| {
         let table: Table = settings.parse()?;
         check_cohort(settings, table.cohort)?;
         if table.pace.get() <= 0.0 {
-            return Err(settings.error("pace", "nothing would ever be learnt; give a number above 0"));
+            return Err(settings.error("pace", "selection rates would never change; give a number above 0"));
         }
         Ok(Box::new(F3ast { table, selection_rates: Vec::new() }))
     },
@@ -48,7 +49,7 @@ fn thousandth() -> Share {
 #[derive(Debug)]
 struct F3ast {
     table: Table,
-    /// How often each client is asked; NaN before it is first seen.
+    /// The selection rate of each client; NaN before it is first seen.
     selection_rates: Vec<f64>,
 }
 
@@ -97,7 +98,7 @@ mod tests {
     use crate::testing::{World, reloaded, selected_indices, selector};
 
     #[test]
-    fn those_selected_least_often_for_what_they_count_come_first() {
+    fn clients_with_the_lowest_selection_rate_for_their_share_come_first() {
         let world = World::with_samples(&[1, 1, 2, 4]);
         let text = "cohort = 2\npace = 0.5";
         let mut f3ast = selector(ENTRY, text, 4).unwrap();
@@ -108,13 +109,14 @@ mod tests {
             probabilities.sort_by_key(|(idx, _)| *idx);
             probabilities
         };
-        // All at 1/2: shares decide. Then 3/4 and 1/4: .33, .33, .33 and .67, where the lower id comes first.
+        // All at 1/2: shares decide. Then 3/4 and 1/4: .33, .33, .33 and .67, where the lower number comes
+        // first.
         assert_eq!(play(0), [(2, 0.75), (3, 0.75)]);
         assert_eq!(play(1), [(0, 0.625), (3, 0.875)]);
     }
 
     #[test]
-    fn everybody_is_selected_when_all_are_needed_and_state_is_saved() {
+    fn all_clients_are_selected_if_all_are_needed_and_the_state_is_saved() {
         let world = World::of(4);
         let mut all = selector(ENTRY, "cohort = 4", 4).unwrap();
         for number in 0..50 {
@@ -135,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn among_those_that_are_up_and_a_newcomer_is_nobody_special() {
+    fn it_selects_among_clients_that_are_up_and_newcomers_start_like_all_others() {
         let mut world = World::of(4).with_up(&[1, 3]);
         let mut f3ast = selector(ENTRY, "cohort = 2\npace = 0.5", 5).unwrap();
         assert_eq!(selected_indices(&f3ast.select(&world.round(0), &Probes::new())), [1, 3]);

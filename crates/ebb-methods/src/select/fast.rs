@@ -1,9 +1,11 @@
-//! Now and then a snapshot: a cohort drawn uniformly among all, waited for. In all other rounds, whomever another selector asks.
+//! In some rounds a snapshot: a uniform cohort of all clients that the round waits for. In all others another
+//! selector's cohort.
 //!
-//! FAST ("Federated Average with Snapshot", IJCAI 2025). A round is a snapshot
-//! with chance q, or every so many rounds, or with a q that follows the training accuracy: `q = q + lambda (a_before - a)`, kept from 0 to 1, which is lambda times
-//! how far the accuracy lies below its highest as long as q does not reach 1. Accuracies are what those that answered report, their mean over a round.
-//! One lucky accuracy keeps q high for ever; `smooth` and `window`, not of the paper, help against that.
+//! FAST ("Federated Average with Snapshot", IJCAI 2025). A round is a snapshot with probability `q`, or every
+//! `every` rounds, or with a `q` that follows the training accuracy: `q = q + lambda (a_before - a)`, clamped
+//! to 0 to 1. As long as `q` stays below 1, it is `lambda` times the distance of the accuracy from its
+//! maximum. An accuracy is the mean over a round's updates, as reported by clients. A single lucky accuracy
+//! keeps `q` high for ever; `smooth` and `window`, which the paper does not have, help against that.
 
 use std::collections::VecDeque;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -17,15 +19,15 @@ use serde::{Deserialize, Serialize};
 use super::{check_cohort, uniform};
 use crate::Registry;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "fast",
-    about: "whomever another selector asks, and in some rounds a uniform cohort of all, which is waited for",
+    about: "another selector's cohort, and in some rounds a uniform cohort of all clients that the round waits for",
     example: "cohort = 10                # of a snapshot; required
 adaptive = 1.0             # lambda; or probability = 0.5, or every = 10 rounds
-# smooth = 0.9             # of adaptive: the share of the mean accuracy so far in the next
-# window = 50              # of adaptive: highest accuracy of so many rounds, instead of all
-over_selection = 1.0                 # 1.3: asks more than it needs and takes the first; faster, but the fast then count for more
+# smooth = 0.9             # of adaptive: weight of the past in the moving average of accuracies
+# window = 50              # of adaptive: rounds whose highest accuracy counts, instead of all
+over_selection = 1.0                 # 1.3: selects more than the cohort and takes the first; faster, but fast clients count for more
 around = { kind = \"everyone\" }",
     build: |settings| Ok(Box::new(Fast::build(settings)?)),
 };
@@ -47,7 +49,7 @@ fn one() -> Positive {
     Positive::new(1.0).expect("1 is above 0")
 }
 
-/// When a round is a snapshot.
+/// The condition for a snapshot.
 #[derive(Debug)]
 enum Trigger {
     Probability(f64),
@@ -58,11 +60,11 @@ enum Trigger {
 struct Fast {
     cohort: usize,
     n_selected: usize,
-    /// What its coins are drawn for: one around another has coins of its own.
+    /// The purpose of its random stream: a selector around another has a stream of its own.
     stream_purpose: String,
     trigger: Trigger,
     inner: Box<dyn Selector>,
-    /// Whether the last round was a snapshot, and whether fewer than its cohort answered.
+    /// Whether the last round was a snapshot, and whether it had fewer updates than its cohort.
     was_snapshot: bool,
     was_short: bool,
     n_rounds: u64,
@@ -74,26 +76,29 @@ impl Fast {
         let table: Table = settings.parse_without(&["kind", "around"])?;
         check_cohort(settings, table.cohort)?;
         if table.over_selection.get() < 1.0 {
-            return Err(settings.error("over_selection", "below what is needed; give 1 or more"));
+            return Err(settings
+                .error("over_selection", "would select fewer clients than the cohort; give 1 or more"));
         }
         let adaptive = match (table.probability, table.every) {
-            (Some(_), Some(_)) => Err(settings.error("every", "give this or chance, not both")),
-            (chance, every) if table.adaptive.is_some() && (chance.is_some() || every.is_some()) => {
-                Err(settings.error("adaptive", "give one of chance, every and adaptive"))
+            (Some(_), Some(_)) => Err(settings.error("every", "give every or probability, not both")),
+            (probability, every)
+                if table.adaptive.is_some() && (probability.is_some() || every.is_some()) =>
+            {
+                Err(settings.error("adaptive", "give one of probability, every and adaptive"))
             }
             (None, None) => Ok(Some(table.adaptive.map_or(1.0, NonNegative::get))),
             _ => Ok(None),
         }?;
         for key in ["smooth", "window"] {
             if adaptive.is_none() && settings.has(key) {
-                return Err(settings.error(key, "only means something with adaptive"));
+                return Err(settings.error(key, "only applies with adaptive"));
             }
         }
         if let (Some(lambda), None) = (adaptive, table.adaptive) {
             settings.resolve("adaptive", lambda);
         }
         let when = match (table.probability, table.every, adaptive) {
-            (Some(chance), ..) => Trigger::Probability(chance.get()),
+            (Some(probability), ..) => Trigger::Probability(probability.get()),
             (_, Some(every), _) => Trigger::Every(every.get()),
             (.., lambda) => Trigger::Adaptive(Adaptive {
                 lambda: lambda.unwrap_or(1.0),
@@ -102,11 +107,11 @@ impl Fast {
                 ..Adaptive::default()
             }),
         };
-        // A product may end up a last digit above a whole number.
-        let invited = (table.over_selection.get() * table.cohort.get() as f64 - 1e-9).ceil() as usize;
+        // Rounding may leave a product slightly above a whole number.
+        let n_selected = (table.over_selection.get() * table.cohort.get() as f64 - 1e-9).ceil() as usize;
         Ok(Fast {
             cohort: table.cohort.get(),
-            n_selected: invited,
+            n_selected,
             stream_purpose: format!("snapshot of {}", settings.path()),
             trigger: when,
             inner: Registry::inner_selector(&settings.inner("around"), "everyone")?,
@@ -117,10 +122,10 @@ impl Fast {
         })
     }
 
-    /// The chance that a round is a snapshot.
+    /// The probability that a round is a snapshot.
     fn snapshot_probability(&self, round: &Round<'_>) -> f64 {
         match &self.trigger {
-            Trigger::Probability(chance) => *chance,
+            Trigger::Probability(probability) => *probability,
             Trigger::Every(every) => f64::from(u8::from(round.number.is_multiple_of(*every))),
             Trigger::Adaptive(adaptive) => adaptive.q,
         }
@@ -153,19 +158,20 @@ impl Selector for Fast {
         }
         let wait =
             if self.n_selected > self.cohort { Wait::FirstByPatience(self.cohort) } else { Wait::Everyone };
-        // Of more than are needed the first count, and who that is goes by speed too.
+        // With over-selection the first updates count, so speed affects who takes part.
         let approximate = self.n_selected > self.cohort;
         Cohort { wait, is_approximate: approximate, ..uniform::of_enrolled(round, self.n_selected) }
     }
 
     fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
         self.was_short = self.was_snapshot && report.responses.fresh.len() < self.cohort;
-        // The other learns from those that it asked itself.
+        // The inner selector learns only from cohorts that it selected itself.
         if !self.was_snapshot {
             self.inner.observe(round, report);
         }
         if let Trigger::Adaptive(adaptive) = &mut self.trigger {
-            let reported = report.responses.fresh.iter().filter_map(|answer| answer.update.accuracy);
+            let reported =
+                report.responses.fresh.iter().filter_map(|client_update| client_update.update.accuracy);
             let reported: Vec<_> = reported.map(f64::from).collect();
             if !reported.is_empty() {
                 adaptive.learn(reported.iter().sum::<f64>() / reported.len() as f64);
@@ -198,14 +204,14 @@ impl Selector for Fast {
     }
 }
 
-/// A chance that follows how far the training accuracy has fallen.
+/// A probability that follows the fall of the training accuracy.
 #[derive(Debug, Default)]
 struct Adaptive {
     lambda: f64,
     smooth: Option<f64>,
     window: Option<usize>,
     q: f64,
-    /// The last accuracy, smoothed if that is asked.
+    /// The last accuracy, smoothed if `smooth` is set.
     last_accuracy: Option<f64>,
     /// With a window, the accuracies in it.
     recent: VecDeque<f64>,
@@ -304,8 +310,8 @@ mod tests {
                 assert!((0.0..=1.0).contains(&one.q));
                 assert!(clipped || (one.q - lambda * (highest - accuracy)).abs() < 1e-9, "{number}");
             }
-            assert!(!clipped, "the test sees no clip");
-            // Once it was kept from 0 to 1, q goes on from there.
+            assert!(!clipped, "the test covers unclipped rounds");
+            // Once it was clamped, q continues from there.
             let mut one = adaptive(lambda);
             let mut expected = 0.0_f64;
             let mut before = 0.0;
@@ -317,7 +323,7 @@ mod tests {
                 assert!((one.q - expected).abs() < 1e-9, "{number}");
                 clipped |= one.q == 1.0;
             }
-            assert!(clipped || lambda < 2.0, "the test sees a clip");
+            assert!(clipped || lambda < 2.0, "the test covers clipped rounds");
         }
     }
 
@@ -326,13 +332,13 @@ mod tests {
         let accuracies = [0.5, 1.0, 0.5, 0.5, 0.5];
         check(adaptive(1.0), &accuracies, &[0.0, 0.0, 0.5, 0.5, 0.5]);
         check(Adaptive { window: Some(3), ..adaptive(1.0) }, &accuracies, &[0.0, 0.0, 0.5, 0.5, 0.0]);
-        // An accuracy of nothing is one too: 0, .1, .08.
+        // An accuracy of 0 counts too: 0, .1, .08.
         check(Adaptive { smooth: Some(0.8), ..adaptive(1.0) }, &[0.0, 0.5, 0.0], &[0.0, 0.0, 0.02]);
         // .5, .6, .58, .564, .5512.
         check(Adaptive { smooth: Some(0.8), ..adaptive(1.0) }, &accuracies, &[0.0, 0.0, 0.02, 0.036, 0.0488]);
     }
 
-    /// Rounds that were snapshots.
+    /// The rounds that were snapshots.
     fn play(text: &str, rounds: u32) -> Vec<u32> {
         let world = World::of(20).with_up(&[1, 2, 3]);
         let mut fast = selector(ENTRY, text, 20).unwrap();
@@ -357,7 +363,7 @@ mod tests {
     const AROUND: &str = "cohort = 5\naround = { kind = \"uniform\", cohort = 3 }";
 
     #[test]
-    fn snapshots_come_with_their_probability_or_by_the_clock() {
+    fn snapshots_happen_with_their_probability_or_periodically() {
         assert_eq!(play(&format!("{AROUND}\nprobability = 0.0"), 100), []);
         assert_eq!(play(&format!("{AROUND}\nprobability = 1.0"), 100).len(), 100);
         assert_eq!(play(&format!("{AROUND}\nevery = 7"), 30), [0, 7, 14, 21, 28]);
@@ -367,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn everybody_is_in_as_many_snapshots() {
+    fn every_client_is_in_equally_many_snapshots() {
         let world = World::of(20);
         let mut fast = selector(ENTRY, &format!("{AROUND}\nprobability = 1.0"), 20).unwrap();
         let mut uniform = selector(uniform::ENTRY, "cohort = 5\namong = \"enrolled\"", 20).unwrap();
@@ -375,7 +381,7 @@ mod tests {
         for number in 0..4000 {
             let round = world.round(number);
             let cohort = fast.select(&round, &Probes::new());
-            // The same stream as uniform's: with q = 1 the two are the same.
+            // It uses the same stream as uniform: with q = 1 the two are equal.
             assert_eq!(cohort.selected, uniform.select(&round, &Probes::new()).selected);
             selected_indices(&cohort).into_iter().for_each(|idx| counts[idx] += 1);
         }
@@ -386,21 +392,21 @@ mod tests {
     #[test]
     fn more_can_be_selected_than_needed_and_too_few_are_flagged() {
         let mut fast = selector(ENTRY, "cohort = 5\nprobability = 1.0\nover_selection = 1.3", 20).unwrap();
-        // How many are asked of how many, how many of them answer, and whether these are too few.
-        let mut check = |n_clients, n_selected: usize, answered: usize, short: f64| {
+        // The numbers of clients, of selected ones and of updates, and whether these are too few.
+        let mut check = |n_clients, n_selected: usize, responded: usize, short: f64| {
             let world = World::of(n_clients);
             let round = world.round(0);
             let cohort = fast.select(&round, &Probes::new());
             assert_eq!((cohort.selected.len(), cohort.wait), (n_selected, Wait::FirstByPatience(5)));
-            let answer = |client| ClientUpdate {
+            let client_update = |client| ClientUpdate {
                 client,
                 inclusion_probability: None,
                 update: Arc::new(update(vec![0.0])),
             };
-            let fresh = cohort.clients().into_iter().take(answered).map(answer).collect();
+            let fresh = cohort.clients().into_iter().take(responded).map(client_update).collect();
             let responses = Responses { fresh, ..Responses::default() };
             fast.observe(&round, &Report { cohort: &cohort, responses: &responses, max_loss: f32::INFINITY });
-            assert_eq!(fast.metrics()["fast_short"], short, "{answered} of {n_selected}");
+            assert_eq!(fast.metrics()["fast_short"], short, "{responded} of {n_selected}");
         };
         check(20, 7, 5, 0.0);
         check(20, 7, 4, 1.0);
@@ -408,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn one_around_another_has_coins_of_its_own() {
+    fn a_selector_around_another_has_a_random_stream_of_its_own() {
         let text = "cohort = 5\nprobability = 0.5\naround = { kind = \"fast\", cohort = 2, probability = 0.5, around = { kind = \"uniform\", cohort = 3 } }";
         let mut fast = selector(ENTRY, text, 20).unwrap();
         let mut counts = [0; 6];
@@ -421,22 +427,23 @@ mod tests {
     }
 
     #[test]
-    fn the_other_learns_nothing_from_snapshots() {
+    fn the_inner_selector_learns_nothing_from_snapshots() {
         let world = World::of(20);
-        let state = |chance: f64, reports_accuracy: bool| {
-            let text =
-                format!("cohort = 5\nprobability = {chance}\naround = {{ kind = \"e3cs\", cohort = 3 }}");
+        let state = |probability: f64, reports_accuracy: bool| {
+            let text = format!(
+                "cohort = 5\nprobability = {probability}\naround = {{ kind = \"e3cs\", cohort = 3 }}"
+            );
             let mut fast = selector(ENTRY, &text, 20).unwrap();
             for number in 0..5 {
                 let round = world.round(number);
                 let cohort = fast.select(&round, &Probes::new());
-                let answer = |client| ClientUpdate {
+                let client_update = |client| ClientUpdate {
                     client,
                     inclusion_probability: None,
                     update: Arc::new(update(vec![0.0])),
                 };
                 let responses = Responses {
-                    fresh: cohort.clients().into_iter().map(answer).collect(),
+                    fresh: cohort.clients().into_iter().map(client_update).collect(),
                     ..Responses::default()
                 };
                 if reports_accuracy {
@@ -455,20 +462,20 @@ mod tests {
     }
 
     #[test]
-    fn accuracies_of_those_that_answered_count_and_all_of_it_is_saved() {
+    fn reported_accuracies_count_and_the_state_is_saved() {
         let world = World::of(10);
         let text = "cohort = 5\nadaptive = 7.0\nwindow = 9";
         let mut fast = selector(ENTRY, text, 10).unwrap();
         let tell = |fast: &mut dyn Selector, number, accuracy: [f32; 2]| {
             let round = world.round(number);
             let cohort = fast.select(&round, &Probes::new());
-            let answer = |(client, accuracy)| ClientUpdate {
+            let client_update = |(client, accuracy)| ClientUpdate {
                 client: ClientId::new(client),
                 inclusion_probability: None,
                 update: Arc::new(Update { accuracy: Some(accuracy), ..update(vec![0.0]) }),
             };
             let responses = Responses {
-                fresh: accuracy.into_iter().enumerate().map(answer).collect(),
+                fresh: accuracy.into_iter().enumerate().map(client_update).collect(),
                 ..Responses::default()
             };
             fast.observe(&round, &Report { cohort: &cohort, responses: &responses, max_loss: f32::INFINITY });
@@ -478,7 +485,7 @@ mod tests {
         assert!((fast.metrics()["fast_q_next"] - 0.7).abs() < 1e-6);
         let mut again = reloaded(fast.as_ref(), ENTRY, text, 10);
         assert_eq!(again.metrics(), fast.metrics());
-        // What is highest in the window is known to both.
+        // Both know the highest accuracy in the window.
         tell(fast.as_mut(), 2, [0.45, 0.45]);
         tell(again.as_mut(), 2, [0.45, 0.45]);
         assert!((fast.metrics()["fast_q_next"] - 1.0).abs() < 1e-6);
@@ -486,18 +493,18 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_refused() {
+    fn contradictory_settings_are_refused() {
         for (text, part) in [
-            ("cohort = 5\nprobability = 0.5\nevery = 3", "select.every = 3: give this or chance, not both"),
-            ("cohort = 5\nprobability = 0.5\nadaptive = 1.0", "give one of chance, every and adaptive"),
+            (
+                "cohort = 5\nprobability = 0.5\nevery = 3",
+                "select.every = 3: give every or probability, not both",
+            ),
+            ("cohort = 5\nprobability = 0.5\nadaptive = 1.0", "give one of probability, every and adaptive"),
             (
                 "cohort = 5\nprobability = 1.5",
                 "select.probability = 1.5: 1.5 is out of range; give a probability from 0 to 1",
             ),
-            (
-                "cohort = 5\nprobability = 0.5\nwindow = 3",
-                "select.window = 3: only means something with adaptive",
-            ),
+            ("cohort = 5\nprobability = 0.5\nwindow = 3", "select.window = 3: only applies with adaptive"),
             ("cohort = 50", "larger than the fleet"),
             ("cohort = 5\nover_selection = 0.9", "give 1 or more"),
             ("cohort = 5\naround = { kind = \"unifrom\" }", "did you mean \"uniform\"?"),

@@ -1,11 +1,12 @@
-//! Asks a random share of the clients how fast they are, and gives the job to as many as fit into the round.
+//! Probes a random fraction of the clients for speed, and selects as many as can finish within the round.
 //!
-//! Nishio and Yonetani, "Client Selection for Federated Learning with Heterogeneous Resources in Mobile Edge" (2019).
+//! Nishio and Yonetani, "Client Selection for Federated Learning with Heterogeneous Resources in Mobile Edge"
+//! (2019).
 //!
-//! A round is estimated as the paper does: clients train side by side and send their answers one after another. The client
-//! that would lengthen the round least comes next: after `elapsed` seconds it adds its sending and what is left of its
-//! training, `upload_s + max(0, train_s - elapsed)`. What the paper's T(S + x) - T(S) adds for sending the model out is
-//! nothing here, for a probe does not measure it; nor do probing and averaging count.
+//! The duration of a round is estimated as in the paper: clients train in parallel and upload one after
+//! another. The client that adds the least time comes next: after `elapsed` seconds it adds `upload_s +
+//! max(0, train_s - elapsed)`. The paper's additional time for the download, T(S + x) - T(S), is 0 here,
+//! because a probe does not measure it; probing and aggregation do not count either.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
@@ -15,17 +16,19 @@ use serde::{Deserialize, Serialize};
 
 use super::{check_cohort, without_probabilities};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "fedcs",
-    about: "as many as fit into the round, the quickest first, among a random share that is asked for its speed",
+    about: "probes a random fraction for speed; as many clients as can finish within the round, the fastest first",
     example: "among_share = 0.1          # of the enrolled, rounded up
-# round_s = 180.0          # how long a round may be estimated to take; without it the world's deadline
-cohort = 10                # optional: no more than so many; without it as many as fit",
+# round_s = 180.0          # largest estimated duration of a round; without it the world's deadline
+cohort = 10                # optional: the largest cohort; without it as many as fit",
     build: |settings| {
         let fedcs = settings.parse::<FedCs>()?;
         if fedcs.among_share.get() == 0.0 {
-            return Err(settings.error("among_share", "nobody would ever be asked; give a share above 0"));
+            return Err(
+                settings.error("among_share", "no client would ever be probed; give a fraction above 0")
+            );
         }
         if let Some(cohort) = fedcs.cohort {
             check_cohort(settings, cohort)?;
@@ -44,7 +47,7 @@ struct FedCs {
 }
 
 fn a_tenth() -> Probability {
-    Probability::new(0.1).expect("a tenth is a chance")
+    Probability::new(0.1).expect("a tenth is a probability")
 }
 
 impl Selector for FedCs {
@@ -54,12 +57,12 @@ impl Selector for FedCs {
 
     fn probe(&mut self, round: &Round<'_>) -> Vec<ClientId> {
         let share = self.among_share.get() * round.census.n_enrolled() as f64;
-        // What is whole but for the rounding of a product, such as 0.07 of 100, stays as it is.
+        // A product such as 0.07 of 100 may be whole but for rounding; it stays whole.
         let count = (share - 1e-9).ceil() as usize;
         Census::draw(round.census.enrolled(), count, &mut round.rng("probe"))
     }
 
-    /// Only times are read: a loss over one sample is the least that can be asked for.
+    /// Only times are used, so the loss is taken over a single sample.
     fn probe_samples(&self) -> Option<NonZeroU32> {
         Some(NonZeroU32::MIN)
     }
@@ -73,8 +76,8 @@ impl Selector for FedCs {
 
 stateless!(FedCs);
 
-/// The clients that fit into a round of this length, no more than `most`; those that lengthen it least come first, of equal
-/// ones the lower id.
+/// The clients that fit into a round of this length, at most `most`. Those that lengthen it least come first;
+/// ties go to the lower number.
 fn fitting(probes: &Probes, round_s: f64, most: usize) -> Vec<ClientId> {
     if round_s.is_infinite() && probes.len() <= most {
         return probes.keys().copied().collect();
@@ -88,7 +91,7 @@ fn fitting(probes: &Probes, round_s: f64, most: usize) -> Vec<ClientId> {
         let costs = left.iter().enumerate().map(|(at, (client, probe))| (added_s(probe), *client, at));
         let next = costs.min_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));
         let Some((added_s, client, at)) = next else { break };
-        // The others would lengthen the round at least as much.
+        // All others would lengthen the round at least as much.
         if elapsed_s + added_s > round_s {
             break;
         }
@@ -104,7 +107,7 @@ mod tests {
     use super::*;
     use crate::testing::{World, selected_indices, selector};
 
-    /// (training, sending) of clients 2, 4, 6 and so on.
+    /// (training, upload) of clients 2, 4, 6 and so on.
     fn probes(times: &[(f64, f64)]) -> Probes {
         let probe = |(at, &(train_s, upload_s)): (usize, &(f64, f64))| {
             (ClientId::new(2 * at + 2), ProbeResult { loss: 1.0, train_s, upload_s })
@@ -121,10 +124,11 @@ mod tests {
         assert_eq!(selected_indices(&cohort), expected);
     }
 
-    /// Client 2 first: 3 + 1 seconds. Meanwhile client 4 has trained 4 of its 5 seconds and adds 1 + 2, client 6 all of its
-    /// 2 and adds its sending, 3: equal, so the lower id, at 7 seconds. Client 6 then ends at 10, and client 8 would at 16.
+    /// Client 2 first: 3 + 1 seconds. Meanwhile client 4 has trained 4 of its 5 seconds and adds 1 + 2;
+    /// client 6 has trained 2 and adds its upload, 3. They tie, so the lower number comes first, at 7
+    /// seconds. Client 6 then ends at 10, and client 8 would at 16.
     #[test]
-    fn training_goes_on_while_others_send() {
+    fn training_overlaps_with_the_uploads_of_others() {
         let times = [(3.0, 1.0), (5.0, 2.0), (2.0, 3.0), (16.0, 0.0)];
         check("", 3.9, &times, &[]);
         check("", 4.0, &times, &[2]);
@@ -136,14 +140,14 @@ mod tests {
         check("", 16.0, &times, &[2, 4, 6, 8]);
     }
 
-    /// Sending one after another is what makes the difference: side by side all would be done in 3 seconds.
+    /// Sequential uploads make the difference: in parallel all would be done in 3 seconds.
     #[test]
-    fn answers_are_sent_one_after_another() {
+    fn updates_are_uploaded_one_after_another() {
         check("", 5.0, &[(1.0, 2.0); 5], &[2, 4]);
     }
 
     #[test]
-    fn its_own_length_of_a_round_goes_before_the_deadline() {
+    fn round_s_takes_precedence_over_the_deadline() {
         check("round_s = 7.0", 5.0, &[(1.0, 2.0); 5], &[2, 4, 6]);
         check("round_s = 3.0", f64::INFINITY, &[(1.0, 2.0); 5], &[2]);
         check("round_s = 2.9", f64::INFINITY, &[(1.0, 2.0); 5], &[]);
@@ -158,14 +162,14 @@ mod tests {
     }
 
     #[test]
-    fn without_any_bound_all_that_answered_are_selected() {
+    fn without_any_bound_all_responding_clients_are_selected() {
         check("", f64::INFINITY, &[(5.0, 5.0), (1.0, 1.0)], &[2, 4]);
         check("", f64::INFINITY, &[], &[]);
         check("", 10.0, &[], &[]);
     }
 
     #[test]
-    fn a_share_of_the_enrolled_is_probed_up_or_not() {
+    fn a_fraction_of_the_enrolled_is_probed_up_or_not() {
         for (n_enrolled, share, expected) in
             [(100, 0.07, 7), (30, 0.1, 3), (31, 0.1, 4), (1, 0.1, 1), (0, 0.1, 0), (5, 1.0, 5), (3, 1e-6, 1)]
         {
@@ -180,7 +184,7 @@ mod tests {
         for (text, expected) in [
             (
                 "among_share = 0.0",
-                "a.toml:2:1: select.among_share = 0.0: nobody would ever be asked; give a share above 0",
+                "a.toml:2:1: select.among_share = 0.0: no client would ever be probed; give a fraction above 0",
             ),
             (
                 "among_share = 1.5",

@@ -1,4 +1,5 @@
-//! Always asks the clients that are most likely to be there: FedCS as the paper of E3CS has it, omniscient.
+//! Always selects the clients most likely to be available: FedCS with full knowledge, as in the paper of
+//! E3CS.
 //!
 //! Huang et al., "Stochastic Client Selection for Federated Learning with Volatile Clients" (2022).
 
@@ -10,10 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{check_cohort, first_in, without_probabilities};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "fedcs-oracle",
-    about: "those with the highest true chance to be there, the same in every round: an oracle, to compare with",
+    about: "the clients with the highest true availability probabilities, the same in every round: an oracle, for comparison",
     example: "cohort = 10                # required",
     build: |settings| {
         let oracle = settings.parse::<FedCsOracle>()?;
@@ -60,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn the_likeliest_are_selected_in_every_round_and_of_equals_the_lower_id() {
+    fn the_most_available_clients_are_selected_in_every_round_and_ties_go_to_the_lower_number() {
         let mut world = World::of(6).with_up(&[0]);
         world.oracle_probabilities = vec![0.1, 0.9, 0.3, 0.9, 0.9, 0.6];
         check(&world, 2, &[1, 3]);

@@ -2,24 +2,24 @@
 
 use ebb_round::{ClientId, Loader, Report, Round, Saver, StateError};
 
-/// The mean training loss of each client's last answer that came on time, by client.
+/// The mean training loss of each client's last update on time, by client.
 #[derive(Debug, Default)]
 pub(super) struct LastLosses {
-    /// What nobody reported is no number; what is reported always is one, for other answers are refused.
+    /// NaN where none was reported; reported losses are finite, because other updates are refused.
     losses: Vec<f32>,
 }
 
 impl LastLosses {
-    /// What the client reported last, if it ever did.
+    /// The client's last reported loss, if there is one.
     pub(super) fn of(&self, client: ClientId) -> Option<f32> {
         self.losses.get(client.idx()).copied().filter(|loss| !loss.is_nan())
     }
 
-    /// Takes in what was reported in a round.
+    /// Stores the losses that a round's updates report.
     pub(super) fn observe(&mut self, round: &Round<'_>, report: &Report<'_>) {
         self.losses.resize(round.census.len().max(self.losses.len()), f32::NAN);
-        for answer in &report.responses.fresh {
-            self.losses[answer.client.idx()] = report.loss(answer);
+        for client_update in &report.responses.fresh {
+            self.losses[client_update.client.idx()] = report.loss(client_update);
         }
     }
 

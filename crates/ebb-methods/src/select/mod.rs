@@ -1,4 +1,4 @@
-//! Whom do we ask, and how long do we wait?
+//! Which clients are selected, and how long does the round wait for them?
 
 mod by_weight;
 mod candidates;
@@ -28,24 +28,24 @@ use ebb_round::{Bits, Census, ClientId, Cohort, Selected, Wait};
 use ebb_settings::{Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-/// Among whom a cohort is looked for.
+/// The clients that a cohort is drawn from.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Among {
-    /// Those that are up and not busy.
+    /// Clients that are up and not busy.
     #[default]
     Up,
-    /// Everybody in the run; who is down or busy stays silent.
+    /// All enrolled clients; those that are down or busy are absent.
     Enrolled,
 }
 
 impl Among {
-    /// For methods that do not know who is up.
+    /// The default of methods that do not know which clients are up.
     pub(crate) fn enrolled() -> Among {
         Among::Enrolled
     }
 
-    /// The clients that are meant.
+    /// The clients themselves.
     pub(crate) fn of(self, census: &Census) -> Cow<'_, Bits> {
         match self {
             Among::Up => Cow::Owned(census.free()),
@@ -54,7 +54,7 @@ impl Among {
     }
 }
 
-/// Refuses a cohort that the fleet can never fill.
+/// Refuses a cohort that is larger than the fleet.
 pub(crate) fn check_cohort(settings: &Settings<'_>, cohort: NonZeroUsize) -> Result<(), SettingsError> {
     let n_clients = settings.context().n_clients;
     if cohort.get() > n_clients {
@@ -64,14 +64,14 @@ pub(crate) fn check_cohort(settings: &Settings<'_>, cohort: NonZeroUsize) -> Res
     Ok(())
 }
 
-/// Clients that are asked with chances that nobody has worked out, waited for until the deadline.
+/// A cohort with unknown inclusion probabilities that closes at the deadline.
 pub(crate) fn without_probabilities(clients: impl IntoIterator<Item = ClientId>) -> Cohort {
     let selected =
         clients.into_iter().map(|client| Selected { client, inclusion_probability: None }).collect();
     Cohort { selected, wait: Wait::Deadline, is_approximate: false }
 }
 
-/// The `count` items that come first in this order, in no order among themselves; all if there are no more.
+/// The `count` first items in this order, in no particular order; all if there are no more.
 pub(crate) fn first_in<T>(mut items: Vec<T>, count: usize, order: impl FnMut(&T, &T) -> Ordering) -> Vec<T> {
     if count < items.len() {
         items.select_nth_unstable_by(count, order);

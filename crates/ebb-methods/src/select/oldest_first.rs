@@ -1,7 +1,8 @@
-//! Asks the clients that answered longest ago; whoever never did comes first.
+//! Selects the clients whose last update is oldest; clients without one come first.
 //!
-//! The selection of FedLaAvg (Yan et al., "Distributed Non-Convex Optimization with Sublinear Speedup under Intermittent
-//! Client Availability", 2020). FedLaAvg also counts what the others returned last: `aggregate.kind = "mifa"`.
+//! The selection of FedLaAvg (Yan et al., "Distributed Non-Convex Optimization with Sublinear Speedup under
+//! Intermittent Client Availability", 2020). FedLaAvg also averages every client's last update:
+//! `aggregate.kind = "mifa"`.
 
 use std::num::NonZeroUsize;
 
@@ -11,10 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Among, check_cohort, first_in, without_probabilities};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "oldest-first",
-    about: "those that answered longest ago, whoever never did before all others (FedLaAvg)",
+    about: "the clients whose last update is oldest, those without one before all others (FedLaAvg)",
     example: "cohort = 10                # required
 among = \"up\"               # or enrolled",
     build: |settings| {
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_answered_longest_ago_are_selected() {
+    fn clients_with_the_oldest_updates_are_selected() {
         let mut world = World::of(5);
         [(0, 4), (1, 2), (2, 0), (3, 7)].into_iter().for_each(|(idx, round)| world.acknowledge(idx, round));
         check(&world, "cohort = 1", &[4]);
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_answered_in_one_round_the_lower_id_comes_first() {
+    fn of_two_updates_of_one_round_the_lower_client_number_comes_first() {
         let mut world = World::of(4);
         check(&world, "cohort = 2", &[0, 1]);
         (0..4).for_each(|idx| world.acknowledge(idx, 3));
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_down_or_busy_are_selected_only_among_the_enrolled() {
+    fn clients_that_are_down_or_busy_are_selected_only_among_the_enrolled() {
         let world = World::of(6).with_up(&[2, 4, 5]).with_busy(&[2]);
         check(&world, "cohort = 3", &[4, 5]);
         check(&world, "cohort = 3\namong = \"enrolled\"", &[0, 1, 2]);

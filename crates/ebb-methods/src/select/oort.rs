@@ -1,18 +1,19 @@
-//! Asks clients whose data the model fits badly, and some that were never heard to learn about them.
+//! Selects clients with a high statistical utility, and explores clients without one.
 //!
 //! Lai et al., "Oort: Efficient Federated Learning via Guided Participant Selection" (OSDI 2021).
 //!
-//! What is there: exploration that decays; the utility of what a client holds, clipped; a bonus for clients that were not
-//! heard for long; the cut-off, and the draw in proportion to the score above it; leaving out clients that were picked often.
+//! Implemented: decaying exploration, clipped utilities, and a bonus for clients without a recent update.
+//! Clients above the cut-off are drawn in proportion to their scores. A blacklist leaves out clients that
+//! were selected often.
 //!
-//! What is not, or not the same:
-//! - Utility is samples x sqrt(mean of squared losses) in the paper. Clients report their mean loss, so it is
-//!   samples x mean loss here, which is less where losses differ within a client.
-//! - No account is taken of speed. The paper multiplies the score by (T / t)^alpha where a client's duration t exceeds the
-//!   preferred duration T, which a pacer lengthens, and explores by speed. Updates do not say how long they took, so
-//!   there is no pacer, and those that were never heard are explored each as likely.
-//! - As in the authors' program and unlike the paper's formula, utilities are brought to 0 to 1 before the bonus is added;
-//!   here 0 is the lowest and 1 the quantile at which they are clipped.
+//! Different from the paper:
+//! - The paper's utility is `samples * sqrt(mean of squared losses)`. Clients report their mean loss, so it
+//!   is `samples * mean loss` here, which is lower if losses differ within a client.
+//! - Speed does not count. The paper multiplies the score by `(T / t)^alpha` where a client's duration `t`
+//!   exceeds the preferred duration `T`, which a pacer adapts, and explores by speed. Updates do not report
+//!   durations, so there is no pacer, and exploration is uniform.
+//! - As in the authors' program and unlike the paper's formula, utilities are scaled to 0 to 1 before the
+//!   bonus is added. Here 0 is the lowest, and 1 the quantile at which they are clipped.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
@@ -27,27 +28,26 @@ use super::draw::Sampler;
 use super::last_losses::LastLosses;
 use super::{Among, check_cohort, first_in, without_probabilities};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "oort",
-    about: "clients of large loss times samples, or not heard for long, and some never heard (Oort without speeds)",
+    about: "clients with a large loss times samples or without a recent update, and some unexplored ones (Oort without speeds)",
     example: "cohort = 10                # required
-exploration = 0.9          # share of the cohort that was never heard, in the first round
-exploration_decay = 0.98   # its factor from round to round
-exploration_min = 0.2      # and the least it becomes
-cutoff = 0.95              # who has this share of the last score that would do may be drawn
+exploration = 0.9          # fraction of the cohort without any update, in the first round
+exploration_decay = 0.98   # its factor each round
+exploration_min = 0.2      # its minimum
+cutoff = 0.95              # clients are drawn above this fraction of the lowest score that would suffice
 clip = 0.95                # utilities above this quantile count as the quantile
-blacklist = 10             # whoever was picked more often than this is left out,
-blacklist_share = 0.3      # but no more than this share of the enrolled; 0: nobody is
+blacklist = 10             # clients that were selected more often than this are left out,
+blacklist_share = 0.3      # but at most this fraction of the enrolled; 0: none
 among = \"up\"               # or enrolled
-sampler = \"multinomial-nr\" # how those that were heard are drawn; or dep-round, systematic, poisson",
+sampler = \"multinomial-nr\" # how explored clients are drawn; or dep-round, systematic, poisson",
     build: |settings| {
         let table: Table = settings.parse()?;
         check_cohort(settings, table.cohort)?;
         if table.exploration_min.get() > table.exploration.get() {
             let first = table.exploration.get();
-            let message =
-                format!("above the exploration of {first} that it decays from; give {first} or less");
+            let message = format!("above the initial exploration of {first}; give {first} or less");
             return Err(settings.error("exploration_min", message));
         }
         if table.exploration_decay.get() > 1.0 {
@@ -62,19 +62,19 @@ sampler = \"multinomial-nr\" # how those that were heard are drawn; or dep-round
 #[serde(deny_unknown_fields)]
 struct Table {
     cohort: NonZeroUsize,
-    #[serde(default = "chance::<90>")]
+    #[serde(default = "percent::<90>")]
     exploration: Probability,
     #[serde(default = "usual_decay")]
     exploration_decay: Positive,
-    #[serde(default = "chance::<20>")]
+    #[serde(default = "percent::<20>")]
     exploration_min: Probability,
-    #[serde(default = "chance::<95>")]
+    #[serde(default = "percent::<95>")]
     cutoff: Probability,
-    #[serde(default = "chance::<95>")]
+    #[serde(default = "percent::<95>")]
     clip: Probability,
     #[serde(default = "ten_times")]
     blacklist: NonZeroU32,
-    #[serde(default = "chance::<30>")]
+    #[serde(default = "percent::<30>")]
     blacklist_share: Probability,
     #[serde(default)]
     among: Among,
@@ -82,7 +82,7 @@ struct Table {
     sampler: Sampler,
 }
 
-fn chance<const PERCENT: u32>() -> Probability {
+fn percent<const PERCENT: u32>() -> Probability {
     Probability::new(f64::from(PERCENT) / 100.0).expect("no more than a hundred percent")
 }
 
@@ -97,10 +97,10 @@ fn ten_times() -> NonZeroU32 {
 #[derive(Debug)]
 struct Oort {
     table: Table,
-    /// The share of the next cohort that was never heard.
+    /// The fraction of the next cohort for exploration.
     exploration: f64,
     losses: LastLosses,
-    /// How often each client was picked.
+    /// The number of selections of each client.
     times_selected: Vec<u32>,
 }
 
@@ -115,7 +115,7 @@ impl Selector for Oort {
             self.eligible(round.census).into_iter().partition(|&client| self.losses.of(client).is_some());
         let cohort = self.table.cohort.get();
         let exploit = ((1.0 - self.exploration) * cohort as f64 + 1e-9) as usize;
-        // Where one side has too few, the other fills up.
+        // Where one side has too few clients, the other fills up.
         let exploit = exploit.max(cohort.saturating_sub(unexplored.len())).min(explored_before.len());
         let mut clients = self.exploit(round, &explored_before, exploit, &mut stream);
         let to_explore = stream.distinct(unexplored.len(), cohort - exploit);
@@ -135,7 +135,8 @@ impl Selector for Oort {
 }
 
 impl Oort {
-    /// The clients that may be asked, ascending: without those that were picked most often, as long as a cohort is left.
+    /// The clients that may be selected, ascending: without those selected most often, as long as a cohort is
+    /// left.
     fn eligible(&self, census: &Census) -> Vec<ClientId> {
         let among = self.table.among.of(census);
         let most = (self.table.blacklist_share.get() * census.n_enrolled() as f64 + 1e-9) as usize;
@@ -151,7 +152,7 @@ impl Oort {
         among.iter().filter(|&idx| !left_out.get(idx)).map(ClientId::new).collect()
     }
 
-    /// `count` of the clients that were heard, drawn by score among those that come near the last that would do.
+    /// `count` of the explored clients, drawn by score among those above the cut-off.
     fn exploit(
         &self,
         round: &Round<'_>,
@@ -170,7 +171,7 @@ impl Oort {
         draw_by_weight(self.table.sampler, scored.filter(|&(_, score)| score >= threshold), count, stream)
     }
 
-    /// How much each of the clients that were heard is worth.
+    /// The scores of the explored clients.
     fn scores(&self, round: &Round<'_>, tried: &[ClientId]) -> Vec<f64> {
         let utility = |&client: &ClientId| {
             let loss = self.losses.of(client).unwrap_or(0.0);
@@ -181,19 +182,19 @@ impl Oort {
         let range = if highest > lowest { highest - lowest } else { 1.0 };
         let now = f64::from(round.number) + 1.0;
         let score = |(&client, utility): (&ClientId, &f64)| {
-            let last_round = round.census.acknowledged(client).map_or(now, |heard| f64::from(heard) + 1.0);
+            let last_round = round.census.acknowledged(client).map_or(now, |round| f64::from(round) + 1.0);
             (utility.min(highest) - lowest) / range + bonus(now, last_round)
         };
         tried.iter().zip(&utilities).map(score).collect()
     }
 }
 
-/// What it adds that a client was heard last in round `heard`, both counted from 1.
+/// The bonus of a client whose last update was in round `last_round`, both rounds counted from 1.
 fn bonus(now: f64, last_round: f64) -> f64 {
     (0.1 * libm::log(now) / last_round).sqrt()
 }
 
-/// The lowest of the utilities, and the quantile that higher ones count as.
+/// The lowest utility, and the quantile to which higher ones are clipped.
 fn clipped(utilities: &[f64], quantile: f64) -> Option<(f64, f64)> {
     let last = utilities.len().checked_sub(1)?;
     let at = ((quantile * utilities.len() as f64 + 1e-9) as usize).min(last);
@@ -227,7 +228,7 @@ mod tests {
         selected_indices(&oort.select(&world.round(number), &Probes::new()))
     }
 
-    /// Lets clients report these losses in round 0.
+    /// Reports these losses of clients in round 0.
     fn acknowledged(world: &mut World, settings: &str, losses: &[(usize, f32)]) -> Box<dyn Selector> {
         let mut oort = selector(ENTRY, settings, 100).unwrap();
         report_losses(oort.as_mut(), world, 0, losses);
@@ -235,7 +236,7 @@ mod tests {
         oort
     }
 
-    /// How often each client is asked in 2,000 rounds with these settings, after these losses.
+    /// The number of selections of each client in 2,000 rounds with these settings, after these losses.
     fn times(world: &mut World, settings: &str, losses: &[(usize, f32)]) -> Vec<i32> {
         let oort = acknowledged(world, settings, losses);
         let mut times = vec![0; world.round(0).census.len()];
@@ -247,15 +248,16 @@ mod tests {
     }
 
     #[test]
-    fn at_first_everybody_is_explored_each_as_often() {
+    fn at_first_all_clients_are_explored_equally_often() {
         let times = times(&mut World::of(10), "cohort = 5", &[]);
         // 1000 expected, standard deviation 22.
         assert!(times.iter().all(|&count| (count - 1000).abs() < 5 * 22), "{times:?}");
     }
 
-    /// With half of four for exploration, two are known and two are not; if there are none to explore, all are known.
+    /// With half of four for exploration, two are explored before and two are not; without unexplored clients
+    /// all are.
     #[test]
-    fn a_share_of_the_cohort_was_never_acknowledged() {
+    fn a_fraction_of_the_cohort_is_for_exploration() {
         let settings = "cohort = 4\nexploration = 0.5";
         let losses = [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)];
         for (n_clients, known) in [(10, 2), (6, 2), (5, 3), (4, 4)] {
@@ -271,32 +273,33 @@ mod tests {
     }
 
     #[test]
-    fn exploration_decays_to_the_least() {
+    fn exploration_decays_to_its_minimum() {
         let world = World::of(20);
         let table = "cohort = 10\nexploration = 0.9\nexploration_decay = 0.5\nexploration_min = 0.3";
         let mut oort = selector(ENTRY, table, 100).unwrap();
-        // Clients 0 to 9 are known.
+        // Clients 0 to 9 are explored.
         report_losses(oort.as_mut(), &world, 0, &(0..10).map(|idx| (idx, 1.0)).collect::<Vec<_>>());
         let known = |selected: Vec<usize>| selected.iter().filter(|&&idx| idx < 10).count();
         let shares: Vec<_> = (1..5).map(|number| known(ask(oort.as_mut(), &world, number))).collect();
-        // 0.9, 0.45, 0.3, 0.3 of ten are explored.
+        // 0.9, 0.45, 0.3, 0.3 of ten are for exploration.
         assert_eq!(shares, [1, 5, 7, 7]);
     }
 
-    /// In round 0 there is no bonus; utilities 1 x 2, 4 x 1, 1 x 1 and 1 x 3 lie between 1 and 4 and become 1/3, 1, 0, 2/3.
+    /// In round 0 there is no bonus; utilities 1 x 2, 4 x 1, 1 x 1 and 1 x 3 lie between 1 and 4 and become
+    /// 1/3, 1, 0, 2/3.
     #[test]
     fn scores_by_hand() {
         let mut world = World::with_samples(&[1, 4, 1, 1]);
         let losses = [(0, 2.0), (1, 1.0), (2, 1.0), (3, 3.0)];
         let table = Table {
             cohort: NonZeroUsize::MIN,
-            exploration: chance::<90>(),
+            exploration: percent::<90>(),
             exploration_decay: usual_decay(),
-            exploration_min: chance::<20>(),
-            cutoff: chance::<95>(),
-            clip: chance::<100>(),
+            exploration_min: percent::<20>(),
+            cutoff: percent::<95>(),
+            clip: percent::<100>(),
             blacklist: ten_times(),
-            blacklist_share: chance::<30>(),
+            blacklist_share: percent::<30>(),
             among: Among::Up,
             sampler: Sampler::default(),
         };
@@ -311,19 +314,20 @@ mod tests {
             }
         };
         check(&oort, &world, 0, [1.0 / 3.0, 1.0, 0.0, 2.0 / 3.0]);
-        // Half of the clients lie below 3: client 1 counts as no more.
-        oort.table.clip = chance::<50>();
+        // Half of the clients are below 3, so client 1 is clipped to it.
+        oort.table.clip = percent::<50>();
         check(&oort, &world, 0, [0.5, 1.0, 0.0, 1.0]);
-        // Client 2 was heard in the first round and the others in the fourth; it is the tenth.
+        // Client 2's last update was in the first round and the others' in the fourth; the current round is
+        // the tenth.
         [(0, 3), (1, 3), (2, 0), (3, 3)].into_iter().for_each(|(idx, round)| world.acknowledge(idx, round));
         let (recent, long_ago) = ((0.1 * 10_f64.ln() / 4.0).sqrt(), (0.1 * 10_f64.ln()).sqrt());
         check(&oort, &world, 9, [0.5 + recent, 1.0 + recent, long_ago, 1.0 + recent]);
     }
 
-    /// Two of four are wanted: scores 1, 0.9 and 0.5 and 0. The bar is 0.95 x 0.9, so the first two are asked; with a bar of
-    /// half of that the third may be drawn too, and never the fourth.
+    /// Two of four are selected, with scores 1, 0.9, 0.5 and 0. The cut-off is 0.95 x 0.9, so the first two
+    /// are selected. With a cut-off of half of that the third may be drawn too, and never the fourth.
     #[test]
-    fn only_scores_near_the_last_that_would_do_are_drawn() {
+    fn only_scores_above_the_cutoff_are_drawn() {
         let losses = [(0, 1.0), (1, 1.9), (2, 2.0), (3, 1.5)];
         let tight = "cohort = 2\nexploration = 0.0\nexploration_min = 0.0\nclip = 1.0";
         let loose = format!("{tight}\ncutoff = 0.5");
@@ -343,22 +347,23 @@ mod tests {
         assert_eq!(first(tight), [0, 2000, 2000, 0]);
         let times = first(&loose);
         assert_eq!((times[0], times.iter().sum::<i32>()), (0, 4000));
-        // One after another in proportion to 1, 0.9 and 0.5, the third is one of two in 0.482 of all draws: in 964, standard
-        // deviation 22.
+        // One after another in proportion to 1, 0.9 and 0.5, the third is one of two in 0.482 of all draws:
+        // in 964, standard deviation 22.
         assert!((times[3] - 964).abs() < 5 * 22, "{times:?}");
     }
 
     #[test]
-    fn losses_of_zero_are_no_reason_to_ask_fewer() {
+    fn losses_of_zero_do_not_shrink_the_cohort() {
         let mut world = World::of(6);
         let losses: Vec<_> = (0..6).map(|idx| (idx, 0.0)).collect();
         let mut oort = acknowledged(&mut world, "cohort = 4", &losses);
         assert_eq!(ask(oort.as_mut(), &world, 1).len(), 4);
     }
 
-    /// Clients 0 to 4 of ten were picked three times, client 4 once more: no more than three are left out, it among them.
+    /// Clients 0 to 4 of ten were selected three times, client 4 once more: at most three are left out,
+    /// client 4 among them.
     #[test]
-    fn whoever_was_selected_often_is_left_out_as_long_as_enough_are_left() {
+    fn clients_selected_often_are_left_out_as_long_as_enough_are_left() {
         let settings = "cohort = 5\nblacklist = 2\nexploration = 0.0\nexploration_min = 0.0";
         let selected = |world: &World, cohort: usize| {
             let settings = settings.replace("cohort = 5", &format!("cohort = {cohort}"));
@@ -373,7 +378,7 @@ mod tests {
         assert_eq!(selected(&world, 8), [1, 2, 3, 5, 6, 7, 8, 9]);
         assert_eq!(selected(&world, 10).len(), 10);
         assert_eq!(selected(&world.with_up(&[0, 4, 7]), 2), [0, 7]);
-        // Three times are not more than three.
+        // Three selections are not more than three.
         let three = settings.replace("blacklist = 2", "blacklist = 3").replace("cohort = 5", "cohort = 9");
         let mut oort = selector(ENTRY, &three, 100).unwrap();
         let often: Vec<_> = (0..5).map(|idx| (idx, 1.0)).collect();
@@ -384,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_up_newcomers_and_departures() {
+    fn no_client_up_newcomers_and_departures() {
         let mut world = World::of(4).with_up(&[]);
         let mut oort = acknowledged(&mut world, "cohort = 3", &[(0, 1.0), (3, 2.0)]);
         assert_eq!(ask(oort.as_mut(), &world, 1), []);
@@ -397,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loaded_one_goes_on_equally() {
+    fn a_loaded_state_continues_equally() {
         let mut world = World::of(12);
         let settings = "cohort = 4\nblacklist = 2";
         let mut whole = acknowledged(&mut world, settings, &[(0, 1.0), (1, 3.0), (5, 2.0)]);
@@ -416,7 +421,7 @@ mod tests {
         for (text, expected) in [
             (
                 "cohort = 2\nexploration = 0.1",
-                "a.toml:1:2: select.exploration_min: above the exploration of 0.1 that it decays from; give 0.1 or less",
+                "a.toml:1:2: select.exploration_min: above the initial exploration of 0.1; give 0.1 or less",
             ),
             (
                 "cohort = 2\nexploration_decay = 1.1",

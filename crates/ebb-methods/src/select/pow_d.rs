@@ -1,6 +1,7 @@
-//! Draws candidates by size, asks them for their loss, and gives the job to those with the largest.
+//! Draws candidates by samples held, probes their losses, and selects the largest.
 //!
-//! Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (2022): power of choice.
+//! Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (2022): power
+//! of choice.
 
 use std::num::NonZeroU32;
 
@@ -9,10 +10,10 @@ use ebb_settings::Entry;
 
 use super::candidates::Candidates;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "pow-d",
-    about: "the largest losses among candidates drawn by size, which are asked for them first",
+    about: "the largest losses among candidates drawn by samples held, which are probed first",
     example: "cohort = 10                # required
 # candidates = 20          # at least the cohort; without it 50, or all clients if there are fewer
 among = \"enrolled\"         # or up
@@ -23,11 +24,11 @@ sampler = \"multinomial-nr\" # how candidates are drawn; or dep-round, systemati
     },
 };
 
-/// The d candidates are those that are probed.
+/// The probed candidates.
 #[derive(Debug)]
 pub(super) struct PowD {
     pub(super) candidates: Candidates,
-    /// Over how many of its samples a candidate takes its loss.
+    /// The number of samples of a candidate's loss; `None`: all of them.
     pub(super) samples: Option<NonZeroU32>,
 }
 
@@ -75,27 +76,27 @@ mod tests {
         assert_eq!(selected_indices(&cohort), expected);
     }
 
-    /// The ranks of the losses point into the candidates and not into the clients that are up.
+    /// Ranks of losses refer to the candidates and not to the clients that are up.
     #[test]
-    fn those_with_the_largest_losses_among_the_candidates_are_selected() {
+    fn the_candidates_with_the_largest_losses_are_selected() {
         check(2, &[(3, 0.5), (5, 2.0), (7, 0.1), (9, 1.0)], &[5, 9]);
         check(1, &[(8, 0.1), (9, 0.2)], &[9]);
     }
 
     #[test]
-    fn candidates_that_answer_are_all_selected_if_they_are_too_few() {
+    fn all_responding_candidates_are_selected_if_they_are_too_few() {
         check(3, &[(4, 0.5), (6, 0.0)], &[4, 6]);
         check(3, &[], &[]);
     }
 
     #[test]
-    fn a_loss_that_is_no_number_is_the_largest() {
+    fn a_loss_that_is_nan_is_the_largest() {
         check(2, &[(1, 5.0), (2, f32::NAN), (3, -f32::NAN), (4, 7.0)], &[2, 3]);
         check(2, &[(1, 5.0), (2, f32::NEG_INFINITY), (4, 7.0)], &[1, 4]);
     }
 
     #[test]
-    fn of_equal_losses_each_is_selected_as_often() {
+    fn of_equal_losses_each_is_selected_equally_often() {
         let world = World::of(10);
         let mut pow_d = selector(ENTRY, "cohort = 1", 10).unwrap();
         let equal = probes(&[(2, 1.0), (6, 1.0), (7, 0.5)]);
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_are_drawn_among_the_enrolled_by_what_they_hold() {
+    fn candidates_are_drawn_among_the_enrolled_by_samples_held() {
         let world = World::with_samples(&[1, 1, 1, 1, 4]).with_up(&[0]);
         let mut pow_d = selector(ENTRY, "cohort = 1\ncandidates = 1", 5).unwrap();
         let times = (0..4000).filter(|&number| pow_d.probe(&world.round(number)) == [ClientId::new(4)]);
@@ -149,7 +150,7 @@ mod tests {
             ),
             (
                 "cohort = 9\ncandidates = 61",
-                "a.toml:3:1: select.candidates = 61: more than the fleet has; give at most its 60 clients",
+                "a.toml:3:1: select.candidates = 61: larger than the fleet; give at most its 60 clients",
             ),
         ] {
             assert_eq!(selector(ENTRY, text, 60).err().as_deref(), Some(expected));

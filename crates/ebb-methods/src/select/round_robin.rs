@@ -1,4 +1,4 @@
-//! Asks clients in turn, by id, and goes on in the next round where it stopped.
+//! Selects clients in turn, by number, and continues in the next round where it stopped.
 
 use std::num::NonZeroUsize;
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Among, check_cohort, without_probabilities};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "round-robin",
-    about: "the next by id, from where the last round stopped; after the last comes the first",
+    about: "the next clients by number, from where the last round stopped; after the last comes the first",
     example: "cohort = 10                # required
 among = \"up\"               # or enrolled",
     build: |settings| {
@@ -32,7 +32,7 @@ struct Table {
 #[derive(Debug)]
 struct RoundRobin {
     table: Table,
-    /// The index from which the next client is looked for.
+    /// The index from which the next client is searched.
     next: u32,
 }
 
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_on_where_it_stopped_and_wraps() {
+    fn it_continues_where_it_stopped_and_wraps() {
         let world = World::of(5);
         let mut robin = selector(ENTRY, "cohort = 2", 5).unwrap();
         let turns: Vec<_> = (0..6).map(|_| ask(robin.as_mut(), &world)).collect();
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_down_or_gone_are_passed_over_and_newcomers_have_their_turn() {
+    fn clients_that_are_down_or_departed_are_skipped_and_newcomers_have_their_turn() {
         let mut robin = selector(ENTRY, "cohort = 2", 9).unwrap();
         let mut world = World::of(6).with_up(&[1, 2, 4]);
         assert_eq!(ask(robin.as_mut(), &world), [1, 2]);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn among_the_enrolled_it_does_not_matter_who_is_up() {
+    fn among_the_enrolled_availability_does_not_matter() {
         let world = World::of(3).with_up(&[2]);
         let mut robin = selector(ENTRY, "cohort = 2\namong = \"enrolled\"", 3).unwrap();
         assert_eq!(ask(robin.as_mut(), &world), [0, 1]);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loaded_one_goes_on_equally() {
+    fn a_loaded_state_continues_equally() {
         let world = World::of(5);
         let mut robin = selector(ENTRY, "cohort = 3", 5).unwrap();
         assert_eq!(ask(robin.as_mut(), &world), [0, 1, 2]);

@@ -1,7 +1,7 @@
-//! `pow-d` that asks nobody for a loss first: what a client reported last counts, and whoever never reported comes first.
+//! `pow-d` without probes: the last reported losses rank the candidates, and unknown losses come first.
 //!
-//! Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (2022). A client that is asked
-//! and stays silent has reported nothing, so it stays among the first until it answers on time.
+//! Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (2022). An
+//! absent client reports nothing, so a candidate without a loss stays first until its first update on time.
 
 use ebb_round::{Cohort, Loader, Probes, Report, Round, Saver, Selector, State, StateError};
 use ebb_settings::Entry;
@@ -9,10 +9,10 @@ use ebb_settings::Entry;
 use super::candidates::Candidates;
 use super::last_losses::LastLosses;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "rpow-d",
-    about: "as pow-d by the losses that candidates reported last, which costs nothing; who never did comes first",
+    about: "as pow-d with the losses that candidates reported last, without probes; unknown losses come first",
     example: "cohort = 10                # required
 # candidates = 20          # at least the cohort; without it 50, or all clients if there are fewer
 among = \"enrolled\"         # or up
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_never_reported_come_first_then_the_largest_losses() {
+    fn unknown_losses_come_first_then_the_largest() {
         let mut world = World::of(4);
         let mut rpow_d = selector(ENTRY, "cohort = 2", 6).unwrap();
         report_losses(rpow_d.as_mut(), &world, 0, &[(0, 0.3), (1, 5.0), (2, 0.9)]);
@@ -85,16 +85,17 @@ mod tests {
         report_losses(rpow_d.as_mut(), &world, 0, &losses);
         let mut seen = [0; 30];
         for number in 1..2000 {
-            let [idx] = ask(rpow_d.as_mut(), &world, number)[..] else { panic!("one is asked") };
+            let [idx] = ask(rpow_d.as_mut(), &world, number)[..] else { panic!("one client is selected") };
             seen[idx] += 1;
         }
-        // The largest of three among thirty: with chances of (idx choose 2) of 4060, so those of the first two are 0.
+        // The largest of three among thirty: with probabilities of (idx choose 2) of 4060, so those of the
+        // first two are 0.
         assert_eq!((seen[0], seen[1]), (0, 0));
         assert!(seen[29] < 300 && seen[15] > 20, "{seen:?}");
     }
 
     #[test]
-    fn a_loaded_one_goes_on_equally() {
+    fn a_loaded_state_continues_equally() {
         let world = World::of(12);
         let text = "cohort = 3\ncandidates = 6";
         let mut whole = selector(ENTRY, text, 12).unwrap();
@@ -111,6 +112,6 @@ mod tests {
                 report_losses(one.as_mut(), &world, number, &losses);
             }
         }
-        assert!(differs, "what it learned matters");
+        assert!(differs, "the reported losses matter");
     }
 }

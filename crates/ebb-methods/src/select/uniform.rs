@@ -1,4 +1,4 @@
-//! Asks a cohort drawn uniformly, among those that are up and free, or among everybody enrolled.
+//! Selects a uniform cohort, among clients that are up and not busy, or among all enrolled ones.
 
 use std::num::NonZeroUsize;
 
@@ -10,10 +10,10 @@ use super::draw::{DrawnCohort, InclusionProbabilities, Sampler};
 use super::weight_tree::WeightTree;
 use super::{Among, check_cohort};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "uniform",
-    about: "a cohort drawn uniformly, among those that are up and free or among everybody enrolled",
+    about: "a uniform cohort, among clients that are up and not busy or among all enrolled ones",
     example: "cohort = 10                # required
 among = \"up\"               # or enrolled
 sampler = \"multinomial-nr\" # or dep-round, systematic, poisson",
@@ -53,12 +53,12 @@ impl Selector for Uniform {
     }
 }
 
-/// A cohort drawn among everybody enrolled, as this selector draws it.
+/// A uniform cohort of all enrolled clients, from this selector's random stream.
 pub(super) fn of_enrolled(round: &Round<'_>, cohort: usize) -> Cohort {
     draw_uniformly(round, round.census.enrolled(), cohort)
 }
 
-/// So many of these clients, all if there are no more.
+/// A uniform subset of this size; all clients if there are no more.
 pub(super) fn draw_uniformly(round: &Round<'_>, among: &Bits, cohort: usize) -> Cohort {
     let clients = Census::draw(among, cohort, &mut round.rng("select"));
     let probability = Some(clients.len() as f64 / among.count().max(1) as f64);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_probability_is_the_share_that_is_selected() {
+    fn the_probability_is_the_fraction_that_is_selected() {
         check(2, Among::Up, 10, &[1, 3, 5, 7], 2, 0.5);
         check(2, Among::Enrolled, 10, &[1], 2, 0.2);
     }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn every_client_is_selected_as_often() {
+    fn every_client_is_selected_equally_often() {
         let world = World::of(10);
         for sampler in Sampler::ALL {
             let mut uniform =
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sampler_asks_all_where_they_are_too_few() {
+    fn a_sampler_selects_all_if_they_are_too_few() {
         for sampler in Sampler::ALL {
             let cohort = NonZeroUsize::new(5).unwrap();
             let mut uniform = Uniform { cohort, among: Among::Up, sampler };

@@ -1,35 +1,34 @@
-//! Weights of many clients, kept as logarithms, with sums over them in a tree: to change one weight, or to find the client at a
-//! place along the line of all weights, takes as many steps as the tree has levels.
+//! A sum tree over log-weights: O(log n) update and weighted sampling without accumulated error.
 //!
-//! Every sum is formed anew from what lies below it, in one order, and nothing is ever subtracted: what is left when the heaviest
-//! is taken out is as exact as before, and no error builds up over the rounds.
+//! Every sum is recomputed from its children in a fixed order, and nothing is ever subtracted. The sum
+//! without the heaviest client is as exact as before, and no error builds up over the rounds.
 
 use ebb_round::Bits;
 
 /// Clients below one leaf of the tree: a word of the bits.
 const LEAF_SIZE: usize = 64;
 
-/// Nodes below one node.
+/// Children of an inner node.
 const FAN_OUT: usize = 16;
 
-/// How far the largest logarithm may be from the reference: so far, sums over 10^100 clients are numbers, and weights
-/// this much smaller than the largest are still told apart.
+/// The largest distance of the largest logarithm from the reference. Within it, sums over 10^100 clients are
+/// finite, and weights this much smaller than the largest are still distinct.
 const MAX_LOG_DISTANCE: f64 = 300.0;
 
-/// Clients in an urn, some of them inside, each with its weight.
+/// Clients with weights, some of which are members of the tree.
 #[derive(Clone, Debug, Default)]
 pub struct WeightTree {
-    /// Of everybody, inside or not.
+    /// Of all clients, members or not.
     logs: Vec<f64>,
-    /// The exponential of the logarithm less the reference; 0 of those outside.
+    /// The exponential of the logarithm minus the reference; 0 for non-members.
     weights: Vec<f64>,
-    inside: Bits,
+    members: Bits,
     reference: f64,
     /// From the leaves up to the root.
     levels: Vec<Vec<Node>>,
 }
 
-/// What is known of the clients below.
+/// Statistics of the clients below a node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     sum: f64,
@@ -38,7 +37,7 @@ struct Node {
 }
 
 impl Node {
-    /// What the clients below take up of a line on which each has `base` and its weight times `factor`.
+    /// The length of these clients on a line on which each has `base` plus its weight times `factor`.
     fn length(&self, base: f64, factor: f64) -> f64 {
         base * f64::from(self.count) + factor * self.sum
     }
@@ -52,40 +51,40 @@ impl Node {
     }
 }
 
-/// A client found along a line.
+/// A client at a position on a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LocatedClient {
     /// Its index.
     pub idx: usize,
-    /// Where its stretch of the line begins.
+    /// The start of its stretch on the line.
     pub start: f64,
 }
 
 impl WeightTree {
-    /// So many clients of weight 1, nobody inside.
+    /// This number of clients of weight 1, none of them members.
     pub fn new(len: usize) -> WeightTree {
         let mut tree = WeightTree::default();
         tree.grow(len);
         tree
     }
 
-    /// Everybody inside, with these logarithms.
+    /// All clients as members, with these logarithms.
     pub fn filled(logs: Vec<f64>) -> WeightTree {
-        let mut inside = Bits::new(logs.len());
-        inside.fill_words(|_| u64::MAX);
+        let mut members = Bits::new(logs.len());
+        members.fill_words(|_| u64::MAX);
         let largest = logs.iter().copied().reduce(f64::max).filter(|log| log.is_finite());
-        WeightTree::restored(logs, inside, largest.unwrap_or(0.0))
+        WeightTree::restored(logs, members, largest.unwrap_or(0.0))
     }
 
-    /// As it was: the logarithms, who is inside, and the reference.
-    pub fn restored(logs: Vec<f64>, inside: Bits, reference: f64) -> WeightTree {
-        let mut tree = WeightTree { weights: vec![0.0; logs.len()], logs, inside, ..WeightTree::default() };
-        tree.inside.grow(tree.logs.len());
+    /// A saved tree: the logarithms, the members, and the reference.
+    pub fn restored(logs: Vec<f64>, members: Bits, reference: f64) -> WeightTree {
+        let mut tree = WeightTree { weights: vec![0.0; logs.len()], logs, members, ..WeightTree::default() };
+        tree.members.grow(tree.logs.len());
         tree.rebase(reference);
         tree
     }
 
-    /// How many clients there are, inside or not.
+    /// The number of clients, members or not.
     pub fn len(&self) -> usize {
         self.logs.len()
     }
@@ -95,27 +94,27 @@ impl WeightTree {
         self.logs.is_empty()
     }
 
-    /// Adds clients of weight 1, outside, until there are `len`.
+    /// Adds non-members of weight 1 until there are `len` clients.
     pub fn grow(&mut self, len: usize) {
         if len > self.len() {
             self.logs.resize(len, 0.0);
             self.weights.resize(len, 0.0);
-            self.inside.grow(len);
+            self.members.grow(len);
             self.rebuild();
         }
     }
 
-    /// Who is inside.
+    /// The members.
     pub fn members(&self) -> &Bits {
-        &self.inside
+        &self.members
     }
 
-    /// How many are inside.
+    /// The number of members.
     pub fn count(&self) -> usize {
         self.root().count as usize
     }
 
-    /// The sum of the weights inside, over the exponential of the reference.
+    /// The sum of the members' weights, over the exponential of the reference.
     pub fn sum(&self) -> f64 {
         self.root().sum
     }
@@ -135,22 +134,22 @@ impl WeightTree {
         self.reference
     }
 
-    /// A client's weight over the exponential of the reference, inside or not.
+    /// A client's weight over the exponential of the reference, member or not.
     pub fn weight(&self, idx: usize) -> f64 {
         libm::exp(self.logs[idx] - self.reference)
     }
 
-    /// Gives a client another weight.
+    /// Sets a client's weight.
     pub fn set_log(&mut self, idx: usize, log: f64) {
         self.logs[idx] = log;
-        if self.inside.get(idx) {
+        if self.members.get(idx) {
             self.insert(idx);
         }
     }
 
-    /// Puts a client inside.
+    /// Makes a client a member.
     pub fn insert(&mut self, idx: usize) {
-        self.inside.set(idx, true);
+        self.members.set(idx, true);
         if self.logs[idx] - self.reference > MAX_LOG_DISTANCE {
             self.rebase(self.logs[idx]);
         } else {
@@ -159,34 +158,34 @@ impl WeightTree {
         }
     }
 
-    /// Takes a client out.
+    /// Removes a member.
     pub fn remove(&mut self, idx: usize) {
-        self.inside.set(idx, false);
+        self.members.set(idx, false);
         self.weights[idx] = 0.0;
         self.update_path(idx);
     }
 
-    /// Puts many clients inside at once, and takes all others out.
-    pub fn set_members(&mut self, inside: &Bits) {
-        self.grow(inside.len());
-        self.inside.clear();
-        for idx in inside.iter() {
-            self.inside.set(idx, true);
+    /// Makes exactly these clients the members.
+    pub fn set_members(&mut self, members: &Bits) {
+        self.grow(members.len());
+        self.members.clear();
+        for idx in members.iter() {
+            self.members.set(idx, true);
         }
         self.rebase(self.largest_log().unwrap_or(0.0));
     }
 
-    /// Takes another reference, if the largest weight inside is far from it.
+    /// Changes the reference, if the largest weight of a member is far from it.
     pub fn rebase_if_far(&mut self) {
         let largest = self.root().largest;
         if self.count() > 0
             && (largest < libm::exp(-MAX_LOG_DISTANCE) || largest > libm::exp(MAX_LOG_DISTANCE))
         {
-            self.rebase(self.largest_log().expect("somebody is inside"));
+            self.rebase(self.largest_log().expect("the tree has a member"));
         }
     }
 
-    /// The client with the largest weight inside, the first of several.
+    /// The member with the largest weight, the first of several.
     pub fn heaviest(&self) -> Option<usize> {
         let largest = self.root().largest;
         let mut at = 0;
@@ -197,10 +196,10 @@ impl WeightTree {
             at = first + here.iter().position(|node| node.count > 0 && node.largest == largest)?;
         }
         let clients = at * LEAF_SIZE..((at + 1) * LEAF_SIZE).min(self.len());
-        clients.into_iter().find(|&idx| self.inside.get(idx) && self.weights[idx] == largest)
+        clients.into_iter().find(|&idx| self.members.get(idx) && self.weights[idx] == largest)
     }
 
-    /// The clients inside whose weight, over the exponential of the reference, is at least so much, ascending.
+    /// The members with at least this weight over the exponential of the reference, ascending.
     pub fn at_least(&self, weight: f64) -> Vec<usize> {
         let mut found = Vec::new();
         if let Some(top) = self.levels.len().checked_sub(1) {
@@ -222,17 +221,18 @@ impl WeightTree {
             }
             None => {
                 let clients = at * LEAF_SIZE..((at + 1) * LEAF_SIZE).min(self.len());
-                found.extend(clients.filter(|&idx| self.inside.get(idx) && self.weights[idx] >= weight));
+                found.extend(clients.filter(|&idx| self.members.get(idx) && self.weights[idx] >= weight));
             }
         }
     }
 
-    /// How long a line is on which each client inside has `base` and its weight times `factor`.
+    /// The length of a line on which each member has `base` plus its weight times `factor`.
     pub fn length(&self, base: f64, factor: f64) -> f64 {
         self.root().length(base, factor)
     }
 
-    /// Who is at a place on that line, where clients come in order; beyond the end the last one that takes up any of it.
+    /// The member at a position on that line, in client order; beyond the end the last one with a positive
+    /// length.
     pub fn find(&self, place: f64, base: f64, factor: f64) -> Option<LocatedClient> {
         let (mut at, mut begins) = (0, 0.0);
         for level in (0..self.levels.len().checked_sub(1)?).rev() {
@@ -243,7 +243,7 @@ impl WeightTree {
             (at, begins) = locate(lengths, place, begins).map(|(step, begins)| (first + step, begins))?;
         }
         let first = at * LEAF_SIZE;
-        let length = |idx| if self.inside.get(idx) { base + factor * self.weights[idx] } else { 0.0 };
+        let length = |idx| if self.members.get(idx) { base + factor * self.weights[idx] } else { 0.0 };
         let lengths = (first..(first + LEAF_SIZE).min(self.len())).map(length);
         locate(lengths, place, begins)
             .map(|(step, begins)| LocatedClient { idx: first + step, start: begins })
@@ -254,19 +254,19 @@ impl WeightTree {
     }
 
     fn largest_log(&self) -> Option<f64> {
-        self.inside.iter().map(|idx| self.logs[idx]).reduce(f64::max)
+        self.members.iter().map(|idx| self.logs[idx]).reduce(f64::max)
     }
 
-    /// Writes all weights anew.
+    /// Recomputes all weights for another reference.
     pub fn rebase(&mut self, reference: f64) {
         self.reference = reference;
         for (idx, (weight, log)) in self.weights.iter_mut().zip(&self.logs).enumerate() {
-            *weight = if self.inside.get(idx) { libm::exp(log - reference) } else { 0.0 };
+            *weight = if self.members.get(idx) { libm::exp(log - reference) } else { 0.0 };
         }
         self.rebuild();
     }
 
-    /// Forms all sums anew.
+    /// Recomputes all sums.
     fn rebuild(&mut self) {
         let mut level: Vec<_> = (0..self.len().div_ceil(LEAF_SIZE)).map(|leaf| self.leaf(leaf)).collect();
         self.levels.clear();
@@ -277,7 +277,7 @@ impl WeightTree {
         self.levels.push(level);
     }
 
-    /// Forms the sums above a client anew.
+    /// Recomputes the sums above a client.
     fn update_path(&mut self, idx: usize) {
         let mut at = idx / LEAF_SIZE;
         self.levels[0][at] = self.leaf(at);
@@ -290,8 +290,8 @@ impl WeightTree {
 
     fn leaf(&self, leaf: usize) -> Node {
         let weights = &self.weights[leaf * LEAF_SIZE..((leaf + 1) * LEAF_SIZE).min(self.len())];
-        let count = self.inside.words()[leaf].count_ones();
-        // Eight sums side by side, for one addition takes longer than one can be begun.
+        let count = self.members.words()[leaf].count_ones();
+        // Eight sums in parallel, because an addition has a higher latency than issue rate.
         let (eights, rest) = weights.as_chunks::<8>();
         let mut sums = [0.0; 8];
         let mut largest = [0.0_f64; 8];
@@ -310,7 +310,8 @@ impl WeightTree {
     }
 }
 
-/// Which of several stretches that follow each other holds a place, and where it begins. Beyond the end, the last that has a length.
+/// The one of several consecutive stretches that holds a position, and its start. Beyond the end, the last
+/// one with a length.
 fn locate(lengths: impl Iterator<Item = f64>, place: f64, from: f64) -> Option<(usize, f64)> {
     let mut begins = from;
     let mut last = None;
@@ -343,63 +344,63 @@ mod tests {
         (tree, stream)
     }
 
-    /// The same figures, one client after the other.
+    /// The same statistics, computed one client after the other.
     fn by_direct_sums(tree: &WeightTree) -> (usize, f64, Option<usize>) {
-        let inside: Vec<_> = tree.members().iter().collect();
+        let members: Vec<_> = tree.members().iter().collect();
         let heaviest =
-            inside.iter().copied().reduce(|one, two| if tree.log(two) > tree.log(one) { two } else { one });
-        (inside.len(), inside.iter().map(|&idx| tree.weight(idx)).sum(), heaviest)
+            members.iter().copied().reduce(|one, two| if tree.log(two) > tree.log(one) { two } else { one });
+        (members.len(), members.iter().map(|&idx| tree.weight(idx)).sum(), heaviest)
     }
 
     #[test]
-    fn sums_are_those_of_the_clients_whatever_was_done() {
+    fn sums_equal_direct_sums_after_any_changes() {
         for len in [1, 63, 64, 65, 1000, 5000] {
-            let (mut urn, mut stream) = random(len, len as u64);
+            let (mut tree, mut stream) = random(len, len as u64);
             for step in 0..2000 {
                 let idx = stream.below(len);
                 match step % 3 {
-                    0 => urn.set_log(idx, 50.0 * stream.uniform()),
-                    1 => urn.insert(idx),
-                    _ => urn.remove(idx),
+                    0 => tree.set_log(idx, 50.0 * stream.uniform()),
+                    1 => tree.insert(idx),
+                    _ => tree.remove(idx),
                 }
             }
-            let (count, sum, heaviest) = by_direct_sums(&urn);
-            assert_eq!(urn.count(), count);
-            assert!((urn.sum() - sum).abs() <= 1e-12 * sum);
-            assert_eq!(urn.heaviest(), heaviest);
+            let (count, sum, heaviest) = by_direct_sums(&tree);
+            assert_eq!(tree.count(), count);
+            assert!((tree.sum() - sum).abs() <= 1e-12 * sum);
+            assert_eq!(tree.heaviest(), heaviest);
         }
     }
 
     #[test]
-    fn a_place_is_found_where_adding_up_finds_it() {
-        let (urn, mut stream) = random(700, 3);
+    fn a_position_is_found_where_summation_finds_it() {
+        let (tree, mut stream) = random(700, 3);
         for (base, factor) in [(0.0, 1.0), (0.5, 1.0), (1.0, 0.0), (2.0, 1e-9)] {
-            let length = urn.length(base, factor);
+            let length = tree.length(base, factor);
             for _ in 0..500 {
                 let place = stream.uniform() * length;
                 let mut begins = 0.0;
-                let expected = urn.members().iter().find(|&idx| {
-                    let ends = begins + base + factor * urn.weight(idx);
+                let expected = tree.members().iter().find(|&idx| {
+                    let ends = begins + base + factor * tree.weight(idx);
                     let here = place < ends;
                     begins = if here { begins } else { ends };
                     here
                 });
-                let found = urn.find(place, base, factor).unwrap();
+                let found = tree.find(place, base, factor).unwrap();
                 assert_eq!(Some(found.idx), expected);
                 assert!((found.start - begins).abs() < 1e-9 * length);
             }
-            assert!(urn.find(2.0 * length, base, factor).is_some_and(|found| urn.members().get(found.idx)));
+            assert!(tree.find(2.0 * length, base, factor).is_some_and(|found| tree.members().get(found.idx)));
         }
         assert_eq!(WeightTree::new(5).find(0.0, 1.0, 1.0), None);
         assert_eq!(WeightTree::default().find(0.0, 1.0, 1.0), None);
     }
 
     #[test]
-    fn those_that_are_heavy_enough_are_found() {
-        let (urn, _) = random(3000, 4);
+    fn all_members_of_at_least_a_weight_are_found() {
+        let (tree, _) = random(3000, 4);
         for weight in [0.0, 1e-3, 0.5, 1.0, 2.0] {
-            let expected: Vec<_> = urn.members().iter().filter(|&idx| urn.weight(idx) >= weight).collect();
-            assert_eq!(urn.at_least(weight), expected);
+            let expected: Vec<_> = tree.members().iter().filter(|&idx| tree.weight(idx) >= weight).collect();
+            assert_eq!(tree.at_least(weight), expected);
         }
     }
 

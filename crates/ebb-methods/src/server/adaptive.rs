@@ -1,7 +1,8 @@
-//! The aggregate as a gradient that the server follows with a memory of its size: FedAdagrad, FedYogi, FedAdam.
+//! Adaptive server optimisers over the pseudo-gradient: FedAdagrad, FedYogi, FedAdam.
 //!
-//! Reddi et al., "Adaptive Federated Optimization" (2021), algorithm 2: `m = beta1 m + (1 - beta1) d`, then v by one of three rules, then
-//! `w = w + rate m / (sqrt(v) + tau)`, v starting at tau^2. Running statistics, which are no gradients, move by the aggregate.
+//! Reddi et al., "Adaptive Federated Optimization" (2021), algorithm 2: `m = beta1 m + (1 - beta1) d`, then
+//! `v` by one of three rules, then `w = w + eta m / (sqrt(v) + tau)`, with `v` starting at `tau^2`. Running
+//! statistics, which are no gradients, move by the aggregate.
 
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use super::clock::Clock;
 
-/// The registry's line of Adagrad.
+/// The registry entry of Adagrad.
 pub const ADAGRAD: Entry<dyn ServerRule> = Entry {
     name: "fedadagrad",
-    about: "Adagrad at the server: steps shrink where aggregates were large, for good",
+    about: "Adagrad on the pseudo-gradient: steps shrink for good in coordinates where aggregates were large",
     example: "learning_rate = 0.1                 # required; the authors tune it
 tau = 0.001
 beta1 = 0.0
@@ -24,10 +25,10 @@ clock = \"run\"",
     build: |settings| Adaptive::build(Optimiser::Adagrad, settings),
 };
 
-/// The registry's line of Yogi.
+/// The registry entry of Yogi.
 pub const YOGI: Entry<dyn ServerRule> = Entry {
     name: "fedyogi",
-    about: "Yogi at the server: as fedadam, but what is remembered of sizes changes no faster than they do",
+    about: "Yogi on the pseudo-gradient: as fedadam, but the second moment changes only as fast as the squared aggregates",
     example: "learning_rate = 0.01                # required; the authors tune it
 tau = 0.001
 beta1 = 0.9
@@ -36,10 +37,10 @@ clock = \"run\"",
     build: |settings| Adaptive::build(Optimiser::Yogi, settings),
 };
 
-/// The registry's line of Adam.
+/// The registry entry of Adam.
 pub const ADAM: Entry<dyn ServerRule> = Entry {
     name: "fedadam",
-    about: "Adam at the server: steps by the sign of the aggregate rather than its size",
+    about: "Adam on the pseudo-gradient: steps depend on the aggregate's sign rather than its size",
     example: "learning_rate = 0.01                # required; the authors tune it
 tau = 0.001
 beta1 = 0.9
@@ -91,11 +92,13 @@ impl Adaptive {
         let beta1 = table.beta1.map_or(default_beta1, Probability::get);
         let beta2 = table.beta2.map_or(0.99, Probability::get);
         if rule == Optimiser::Adagrad && table.beta2.is_some() {
-            return Err(settings.error("beta2", "\"fedadagrad\" forgets nothing; leave it out"));
+            return Err(
+                settings.error("beta2", "\"fedadagrad\" has no decay of the second moment; leave it out")
+            );
         }
         for (key, beta) in [("beta1", beta1), ("beta2", beta2)] {
             if beta >= 1.0 {
-                return Err(settings.error(key, "at 1 nothing is ever learnt; give a number below 1"));
+                return Err(settings.error(key, "at 1 new aggregates have no effect; give a number below 1"));
             }
         }
         settings.resolve("beta1", beta1);
@@ -126,7 +129,7 @@ impl ServerRule for Adaptive {
     }
 
     fn update_model(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
-        // Where nothing came of a round there is no gradient, not one of zero.
+        // A round without updates has no gradient, which is not a gradient of zero.
         if aggregate.iter().all(|by| *by == 0.0) {
             return;
         }
@@ -138,7 +141,7 @@ impl ServerRule for Adaptive {
             let by2 = by * by;
             *v = match self.rule {
                 Optimiser::Adagrad => *v + by2,
-                // The sign of a difference that is none is none.
+                // A difference of zero has no sign.
                 Optimiser::Yogi if *v == by2 => *v,
                 Optimiser::Yogi => *v - (1.0 - self.beta2) * by2 * (*v - by2).signum(),
                 Optimiser::Adam => self.beta2 * *v + (1.0 - self.beta2) * by2,
@@ -171,7 +174,7 @@ impl State for Adaptive {
         self.start_from(from.f32s("model")?);
         (self.direction, self.sizes2) = (from.f64s("direction")?, from.f64s("sizes2")?);
         if self.direction.len() != self.model.model.len() || self.sizes2.len() != self.model.model.len() {
-            return Err(from.error("direction", "has another length than the model"));
+            return Err(from.error("direction", "its length differs from the model's"));
         }
         Ok(())
     }
@@ -192,14 +195,14 @@ mod tests {
         Ok(server)
     }
 
-    /// The model after each of these aggregates; only the first number is trained.
+    /// The model after each of these aggregates; only the first parameter is trained.
     fn play(server: &mut dyn ServerRule, moves: &[f32]) -> Vec<f32> {
         let mut world = World::of(2);
         let step = |&by: &f32| {
             world.set_model(&server.model().model);
             world.train_only(0..1);
-            let answered = if by == 0.0 { Vec::new() } else { vec![contribution(0, by)] };
-            server.update_model(&world.round(0), &answered, &[by, by]);
+            let responded = if by == 0.0 { Vec::new() } else { vec![contribution(0, by)] };
+            server.update_model(&world.round(0), &responded, &[by, by]);
             server.model().model[0]
         };
         moves.iter().map(step).collect()
@@ -232,14 +235,14 @@ mod tests {
         let second = first + 0.1 * 0.125 / (0.625_f64.sqrt() + 0.5);
         let betas = "learning_rate = 0.1\ntau = 0.5\nbeta1 = 0.5\nbeta2 = 0.75";
         check(ADAM, betas, &moves, &[first, first, second]);
-        // v = 0.25 + 0.25 * 2.25 = 0.8125, for it was below; then 0.8125 - 0.25 * 0.25 = 0.75.
+        // v = 0.25 + 0.25 * 2.25 = 0.8125, because it was below; then 0.8125 - 0.25 * 0.25 = 0.75.
         let first = 1.0 + 0.1 * 0.75 / (0.8125_f64.sqrt() + 0.5);
         let second = first + 0.1 * 0.125 / (0.75_f64.sqrt() + 0.5);
         check(YOGI, betas, &moves, &[first, first, second]);
     }
 
     #[test]
-    fn what_it_remembers_is_saved() {
+    fn its_moments_are_saved() {
         for entry in [ADAGRAD, YOGI, ADAM] {
             let mut whole = server(entry, "learning_rate = 0.1").unwrap();
             play(whole.as_mut(), &[1.5, -0.5]);
@@ -255,9 +258,10 @@ mod tests {
     fn numbers_that_do_not_fit_are_refused() {
         let refused = |entry, text: &str| server(entry, text).err().unwrap();
         assert!(refused(ADAM, "tau = 0.1").contains("server.learning_rate: missing"));
-        assert!(refused(YOGI, "learning_rate = 1.0\nbeta2 = 1.0").contains("nothing is ever learnt"));
+        assert!(refused(YOGI, "learning_rate = 1.0\nbeta2 = 1.0").contains("new aggregates have no effect"));
         assert!(
-            refused(ADAGRAD, "learning_rate = 1.0\nbeta2 = 0.9").contains("forgets nothing; leave it out")
+            refused(ADAGRAD, "learning_rate = 1.0\nbeta2 = 0.9")
+                .contains("has no decay of the second moment; leave it out")
         );
     }
 }

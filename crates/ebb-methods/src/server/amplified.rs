@@ -1,8 +1,9 @@
-//! Adds the aggregate, and every so many rounds lengthens what they came to together.
+//! Adds the aggregate, and amplifies the model's movement over each period.
 //!
-//! Wang and Ji, "A Unified Analysis of Federated Learning with Arbitrary Client Participation" (2022): every P rounds `x = a + gamma (x - a)`, a being the model at
-//! the end of the last P; with other groups of clients there in turn, one step of them all. A period that ends in a round without answers is lengthened
-//! then, as any other.
+//! Wang and Ji, "A Unified Analysis of Federated Learning with Arbitrary Client Participation" (2022): every
+//! `P` rounds `x = a + gamma (x - a)`, with `a` the model at the end of the last period. If groups of clients
+//! are available in turn, a period is one step over all groups. A period that ends in a round without updates
+//! is amplified too.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use super::clock::Clock;
 use super::{moved_model, one};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "amplified",
-    about: "as plain, and every so many rounds what the model has moved since the last time is lengthened",
+    about: "as plain, and multiplies the model's movement over each period by a factor",
     example: "learning_rate = 1.0
 clock = \"run\"
 every = 500                # rounds of a period: P; required
@@ -79,7 +80,7 @@ impl Anchor {
         self.0 = model.to_vec();
     }
 
-    /// At the end of a period, lengthens what the model moved in it; says whether it did end.
+    /// At the end of a period, amplifies the model's movement in it; returns whether the period ended.
     pub(super) fn lengthen(
         &mut self,
         round: &Round<'_>,
@@ -89,7 +90,7 @@ impl Anchor {
     ) -> bool {
         let ends = (round.number + 1).is_multiple_of(every.get());
         if ends {
-            // Running statistics are no direction in which to go on.
+            // Running statistics are no direction to extrapolate along.
             for at in round.trained_ranges.iter().cloned().flatten() {
                 let (from, to) = (f64::from(self.0[at]), f64::from(model[at]));
                 model[at] = (from + factor.get() * (to - from)) as f32;
@@ -103,12 +104,12 @@ impl Anchor {
         to.f32s("anchor", &self.0);
     }
 
-    /// In place of one of the model's length.
+    /// Replaces the anchor by a saved one of the model's length.
     pub(super) fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         let len = self.0.len();
         self.0 = from.f32s("anchor")?;
         if self.0.len() != len {
-            return Err(from.error("anchor", "has another length than the model"));
+            return Err(from.error("anchor", "its length differs from the model's"));
         }
         Ok(())
     }
@@ -144,7 +145,7 @@ mod tests {
         server
     }
 
-    /// Moves by these, round by round; only the first number is trained.
+    /// Moves by these, round by round; only the first parameter is trained.
     fn play(server: &mut Amplified, moves: &[f32]) -> Vec<[f32; 2]> {
         let mut world = World::of(2);
         let mut models = Vec::new();
@@ -158,9 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn what_two_rounds_came_to_is_lengthened() {
+    fn the_movement_of_two_rounds_is_amplified() {
         let models = play(&mut server(2, 1.5), &[-1.0, -1.0, 2.0, 0.0, 1.0]);
-        // 9, then 8 and half of 2 more; 9, and half of 2 more.
+        // 9, then 8 plus half of 2; 9, plus half of 2.
         assert_eq!(models.iter().map(|model| model[0]).collect::<Vec<_>>(), [9.0, 7.0, 9.0, 10.0, 11.0]);
         assert_eq!(models.iter().map(|model| model[1]).collect::<Vec<_>>(), [9.0, 8.0, 10.0, 10.0, 11.0]);
     }

@@ -1,7 +1,8 @@
-//! As amplified, and sends along the mean of the clients' control variates of the last period.
+//! As amplified, and sends the mean of the clients' control variates of the last period.
 //!
-//! Amplified SCAFFOLD (Crawshaw and Liu 2024), the server's half; `local/amplified_scaffold.rs` is the other. At the end of a period of `every` rounds, c becomes the mean of the variates by shares,
-//! and what the model moved is lengthened by `factor`. The authors divide the local rate by it.
+//! Amplified SCAFFOLD (Crawshaw and Liu 2024), the server's half; `local/amplified_scaffold.rs` is the other.
+//! At the end of a period of `every` rounds, `c` becomes the mean of the control variates by shares, and the
+//! model's movement is amplified by `factor`. The authors divide the local learning rate by it.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::amplified::Anchor;
 use super::clock::Clock;
 use super::{moved_model, one, scaffold};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "amplified-scaffold",
     about: "as amplified, and sends the mean of the control variates of local.kind amplified-scaffold",
@@ -39,7 +40,7 @@ struct AmplifiedScaffold {
     model: Arc<Parcel>,
     #[serde(skip)]
     anchor: Anchor,
-    /// The mean of the variates that count in this period, and that of those that will in the next.
+    /// The mean control variate of this period, and that of the next one.
     #[serde(skip)]
     control: Vec<f64>,
     #[serde(skip)]
@@ -99,7 +100,7 @@ impl State for AmplifiedScaffold {
         for (name, values) in [("control", &mut self.control), ("next", &mut self.next)] {
             *values = from.f64s(name)?;
             if values.len() != len {
-                return Err(from.error(name, "has another length than the model"));
+                return Err(from.error(name, "its length differs from the model's"));
             }
         }
         Ok(())
@@ -115,7 +116,7 @@ mod tests {
     use crate::testing::{World, contribution};
 
     #[test]
-    fn variates_and_amplification_wait_for_the_period_to_end() {
+    fn control_variates_and_amplification_change_at_the_end_of_a_period() {
         let mut world = World::of(4);
         let mut server: AmplifiedScaffold = AmplifiedScaffold {
             learning_rate: one(),
@@ -133,7 +134,7 @@ mod tests {
             Arc::make_mut(&mut one.update).delta.side_vectors.insert(Cow::Borrowed(CONTROL), vec![by]);
             one
         };
-        // What moves, whose variate changes, the model and the variate sent after.
+        // The movement, the change of the control variate, then the model and the control variate sent.
         for (number, (by, changed, model, control)) in (0..).zip([
             (-1.0, change(0, 4.0), 9.0, 0.0),
             (-1.0, change(0, -2.0), 7.0, 0.5),

@@ -1,16 +1,16 @@
-//! The position in the local rate's schedule.
+//! The position in the learning-rate schedule.
 
 use ebb_round::Round;
 use serde::{Deserialize, Serialize};
 
-/// From when on rounds are counted for the schedule of the local rate.
+/// The round at which the learning-rate schedule starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Clock {
     /// From the first round of the run.
     #[default]
     Run,
-    /// From the last shift of the objective: whenever somebody's share changes, the schedule starts anew.
+    /// From the last change of the objective: whenever a share changes, the schedule restarts.
     Shift,
 }
 
@@ -30,7 +30,7 @@ mod tests {
     use crate::testing::World;
 
     #[test]
-    fn the_latest_shift_counts() {
+    fn the_last_change_of_the_objective_counts() {
         let mut world = World::of(3);
         let ticks = |world: &World, number| {
             [Clock::Run, Clock::Shift].map(|clock| clock.schedule_position(&world.round(number)))

@@ -1,7 +1,8 @@
-//! Adds the aggregate and what is left of the earlier ones.
+//! Server momentum over the pseudo-gradient.
 //!
-//! Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification" (2019): `v = beta v + d`,
-//! `w = w + rate v`. Running statistics, which are no gradients, move by the aggregate.
+//! Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+//! Classification" (2019): `v = beta v + d`, `w = w + eta v`. Running statistics, which are no gradients,
+//! move by the aggregate.
 
 use std::sync::Arc;
 
@@ -14,17 +15,17 @@ use serde::{Deserialize, Serialize};
 use super::clock::Clock;
 use super::one;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "fedavgm",
-    about: "as plain, with momentum: part of the earlier aggregates is added again",
+    about: "as plain, with server momentum over the aggregates",
     example: "learning_rate = 1.0
 momentum = 0.9
 clock = \"run\"",
     build: |settings| {
         let parsed = settings.parse::<FedAvgM>()?;
         if parsed.momentum.get() >= 1.0 {
-            return Err(settings.error("momentum", "a momentum of 1 never forgets; give a number below 1"));
+            return Err(settings.error("momentum", "a momentum of 1 never decays; give a number below 1"));
         }
         Ok(Box::new(parsed))
     },
@@ -46,7 +47,7 @@ struct FedAvgM {
 }
 
 fn nine_tenths() -> Probability {
-    Probability::new(0.9).expect("a chance")
+    Probability::new(0.9).expect("0.9 is a probability")
 }
 
 impl ServerRule for FedAvgM {
@@ -59,7 +60,7 @@ impl ServerRule for FedAvgM {
     }
 
     fn update_model(&mut self, round: &Round<'_>, _contributions: &[Contribution], aggregate: &[f32]) {
-        // Where nothing came of a round there is no gradient, not one of zero.
+        // A round without updates has no gradient, which is not a gradient of zero.
         if aggregate.iter().all(|by| *by == 0.0) {
             return;
         }
@@ -92,7 +93,7 @@ impl State for FedAvgM {
         self.start_from(from.f32s("model")?);
         self.velocity = from.f64s("velocity")?;
         if self.velocity.len() != self.model.model.len() {
-            return Err(from.error("velocity", "has another length than the model"));
+            return Err(from.error("velocity", "its length differs from the model's"));
         }
         Ok(())
     }
@@ -104,7 +105,7 @@ mod tests {
     use crate::testing::{World, contribution};
 
     #[test]
-    fn part_of_the_earlier_aggregates_is_added_again() {
+    fn momentum_adds_a_fraction_of_earlier_aggregates() {
         let (momentum, rate) = (Probability::new(0.5).unwrap(), Positive::new(2.0).unwrap());
         let mut server = FedAvgM {
             learning_rate: rate,
@@ -115,12 +116,12 @@ mod tests {
         };
         server.start_from(vec![0.0, 0.0]);
         let mut world = World::of(2);
-        // Velocities 1, 2.5, and the same after a round without answers, then 0.25.
+        // Velocities 1, 2.5, and the same after a round without updates, then 0.25.
         for (by, expected) in [(1.0, 2.0), (2.0, 7.0), (0.0, 7.0), (-1.0, 7.5)] {
             world.set_model(&server.model().model);
             world.train_only(0..1);
-            let answered = if by == 0.0 { Vec::new() } else { vec![contribution(0, by)] };
-            server.update_model(&world.round(0), &answered, &[by, by]);
+            let responded = if by == 0.0 { Vec::new() } else { vec![contribution(0, by)] };
+            server.update_model(&world.round(0), &responded, &[by, by]);
             assert_eq!(server.model().model[0], expected);
         }
         assert_eq!(server.model().model[1], 2.0, "running statistics move by the aggregate");

@@ -1,8 +1,10 @@
-//! Clients go on training on their own while they are away; those that come are averaged, and only they are given the average.
+//! Clients continue training while unavailable; the models that arrive are averaged, and only their clients
+//! receive the mean.
 //!
-//! FedPBC (Xiang et al. 2023, "Towards Bias Correction of FedAvg over Nonuniform and Time-Varying Communications"): every client trains in every round on its own model, and the new model is the mean of those that answered,
-//! by shares. What a client did while it was away is done when it is asked again: so many times the round's work, which takes its time then. The
-//! mean is taken here: the aggregator has no say.
+//! FedPBC (Xiang et al. 2023): every client trains in every round on its own model, and the new model is the
+//! mean over the clients that returned updates, by shares. The work of missed rounds is done when the client
+//! is next selected: its job is a multiple of the round's work, and takes correspondingly longer. The rule
+//! takes the mean itself, so the aggregator has no effect.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -17,14 +19,14 @@ use super::clock::Clock;
 use super::own_models::OwnModels;
 use crate::own_updates::{add, no_aggregator, no_stand_ins, own};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "fedpbc",
-    about: "clients train on while they are away; the mean of those that come is given to them alone",
+    about: "clients continue training while unavailable; the mean of the models that arrive is sent back to their clients only",
     example: "clock = \"run\"
-# most_rounds = 50         # of work that a client makes up for when it comes again; without it, all it missed",
+# most_rounds = 50         # limits the missed work that a returning client does; without it, all of it",
     build: |settings| {
-        no_stand_ins(settings, "it takes answers only")?;
+        no_stand_ins(settings, "it uses clients' own updates only")?;
         no_aggregator(settings)?;
         Ok(Box::new(settings.parse::<FedPbc>()?))
     },
@@ -63,17 +65,17 @@ impl ServerRule for FedPbc {
     }
 
     fn update_model(&mut self, round: &Round<'_>, contributions: &[Contribution], _aggregate: &[f32]) {
-        let answers = own(round, contributions);
-        if answers.is_empty() {
+        let client_updates = own(round, contributions);
+        if client_updates.is_empty() {
             return;
         }
         let mut sum = vec![0.0; round.global.model.len()];
-        for (one, part) in &answers {
+        for (one, part) in &client_updates {
             add(&mut sum, *part, &self.own.of(round, one.client).0.model);
             add(&mut sum, *part, &one.update.delta.model);
         }
         let mean = sum.iter().map(|value| *value as f32).collect();
-        self.own.give(round, answers.iter().map(|(one, _)| one.client), mean);
+        self.own.give(round, client_updates.iter().map(|(one, _)| one.client), mean);
     }
 
     fn model(&self) -> &Arc<Parcel> {

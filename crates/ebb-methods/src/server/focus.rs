@@ -1,9 +1,10 @@
-//! Moves the model along the sum of everybody's last gradient.
+//! Moves the model along the sum of every client's last gradient.
 //!
-//! FOCUS (NeurIPS 2025), the server's half; `local/focus.rs` is the other. `y = y + sum of what gradients changed by` over those that answered, and `x = x - rate * y`, the rate being the
-//! clients': y is at all times the sum of the gradients that clients were last heard with. It is a sum, not a mean: where clients do not count alike, each counts its share
-//! times their number. What a client added stays when it leaves. The aggregator has a say in
-//! running statistics only, unless `local.kind` is another.
+//! FOCUS (NeurIPS 2025), the server's half; `local/focus.rs` is the other. `y = y + sum of gradient changes`
+//! over the clients that returned updates, and `x = x - eta * y` with the local learning rate `eta`. `y` is
+//! always the sum of the clients' last acknowledged gradients. It is a sum, not a mean: with unequal shares
+//! each client counts its share times the number of clients. The contribution of a departed client stays. The
+//! aggregator affects only running statistics, unless `local.kind` is another.
 
 use std::sync::Arc;
 
@@ -19,15 +20,15 @@ use crate::aggregate::EmptyRounds;
 use crate::local::focus::GRADIENT;
 use crate::own_updates::{no_aggregator, no_stand_ins};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "focus",
-    about: "the model less the local rate times the sum of the last gradients, which local.kind focus sends; as plain beside another",
-    example: "learning_rate = 1.0                 # times the local rate
+    about: "the model minus the local learning rate times the sum of the clients' last gradients, from local.kind focus; otherwise as plain",
+    example: "learning_rate = 1.0                 # times the local learning rate
 clock = \"run\"
 empty_rounds = \"stay\"      # or step: along the last gradients",
     build: |settings| {
-        no_stand_ins(settings, "it takes answers only")?;
+        no_stand_ins(settings, "it uses clients' own updates only")?;
         no_aggregator(settings)?;
         Ok(Box::new(settings.parse::<Focus>()?))
     },
@@ -71,7 +72,8 @@ impl ServerRule for Focus {
                 Some((change, round.share(one.client) * n_clients))
             })
             .collect();
-        // Answers without gradients are another local rule's; running statistics are averaged in any case.
+        // Updates without gradients come from another local rule; running statistics are averaged in any
+        // case.
         let mut model = moved_model(round, self.learning_rate, aggregate);
         if changes.is_empty() && !own.is_empty() {
             self.model = Arc::new(Parcel::of(model));
@@ -108,7 +110,7 @@ impl State for Focus {
         self.start_from(from.f32s("model")?);
         self.sum = from.f64s("sum")?;
         if self.sum.len() != self.model.model.len() {
-            return Err(from.error("sum", "has another length than the model"));
+            return Err(from.error("sum", "its length differs from the model's"));
         }
         Ok(())
     }
@@ -147,16 +149,16 @@ mod tests {
                 vec![],
                 vec![change(0, 3.0), Contribution { source: None, ..change(1, 9.0) }],
             ];
-            for ((number, answers), expected) in (0..).zip(rounds).zip(expected) {
+            for ((number, client_updates), expected) in (0..).zip(rounds).zip(expected) {
                 world.set_model(&server.model().model);
-                server.update_model(&world.round(number), &answers, &[0.0]);
+                server.update_model(&world.round(number), &client_updates, &[0.0]);
                 assert!((server.model().model[0] - expected).abs() < 1e-5, "{:?}", server.model());
             }
         }
     }
 
     #[test]
-    fn beside_another_local_rule_it_is_plain_and_running_statistics_are_averaged() {
+    fn with_another_local_rule_it_is_plain_and_running_statistics_are_averaged() {
         let mut server = Focus {
             learning_rate: one(),
             clock: Clock::Run,
@@ -168,11 +170,14 @@ mod tests {
         let mut world = World::of(1);
         world.set_model(&[10.0, 10.0]);
         world.train_only(0..1);
-        let mut answer = Contribution::own(&client_update_of(0, 0, &[-3.0, -1.0]));
-        server.update_model(&world.round(0), std::slice::from_ref(&answer), &[-3.0, -1.0]);
+        let mut client_update = Contribution::own(&client_update_of(0, 0, &[-3.0, -1.0]));
+        server.update_model(&world.round(0), std::slice::from_ref(&client_update), &[-3.0, -1.0]);
         assert_eq!(server.model().model, [7.0, 9.0]);
-        Arc::make_mut(&mut answer.update).delta.side_vectors.insert(Cow::Borrowed(GRADIENT), vec![5.0, 5.0]);
-        server.update_model(&world.round(1), &[answer], &[-3.0, -1.0]);
+        Arc::make_mut(&mut client_update.update)
+            .delta
+            .side_vectors
+            .insert(Cow::Borrowed(GRADIENT), vec![5.0, 5.0]);
+        server.update_model(&world.round(1), &[client_update], &[-3.0, -1.0]);
         assert_eq!(server.model().model, [9.5, 9.0]);
     }
 }

@@ -15,12 +15,13 @@ pub mod scaffold;
 use ebb_round::{Round, vectors};
 use ebb_settings::Positive;
 
-/// The usual server rate.
+/// The usual server learning rate.
 fn one() -> Positive {
     Positive::new(1.0).expect("1 is above 0")
 }
 
-/// The model moved by the aggregate times a rate; running statistics, which are no direction, by the aggregate itself.
+/// The model plus the aggregate times a learning rate; running statistics, which are no direction, move by
+/// the aggregate itself.
 fn moved_model(round: &Round<'_>, learning_rate: Positive, aggregate: &[f32]) -> Vec<f32> {
     let mut model = vectors::add_scaled(&round.global.model, 1.0, aggregate);
     if learning_rate.get() != 1.0 {

@@ -1,7 +1,7 @@
-//! The models that clients keep while they are away: each the one it was given when it was last heard.
+//! The models that clients keep while absent: each has the one it received after its last update.
 //!
-//! The server knows them, for it made them, and sends a client its own when it asks again. Clients heard in one round have the same, so there are at most
-//! as many as clients, and as rounds.
+//! The server made these models, so it knows them, and sends each client its own with the next job. Clients
+//! with updates in the same round share a model, so there are at most as many as clients, and as rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -11,11 +11,11 @@ use ebb_round::{ClientId, Loader, Parcel, Round, RoundNo, Saver, State, StateErr
 
 #[derive(Debug, Default)]
 pub(super) struct OwnModels {
-    /// The model as it is.
+    /// The current model.
     model: Arc<Parcel>,
-    /// The model of the run's beginning.
+    /// The initial model of the run.
     first: Arc<Parcel>,
-    /// Models by the round at whose end they were made, as long as somebody keeps them.
+    /// Models by the round in which they were made, as long as a client keeps them.
     by_round: BTreeMap<RoundNo, Arc<Parcel>>,
     last_given: BTreeMap<ClientId, RoundNo>,
 }
@@ -26,17 +26,18 @@ impl OwnModels {
         *self = OwnModels { first: Arc::clone(&model), model, ..OwnModels::default() };
     }
 
-    /// The model as it is.
+    /// The current model.
     pub(super) fn model(&self) -> &Arc<Parcel> {
         &self.model
     }
 
-    /// A client's own model, and how many rounds it is away, this one counted. A newcomer is given the model as it is.
+    /// A client's own model, and the rounds since its last update, including this one. A newcomer gets the
+    /// current model.
     pub(super) fn of(&self, round: &Round<'_>, client: ClientId) -> (Arc<Parcel>, NonZeroU32) {
         let away =
             |since: RoundNo| NonZeroU32::new(round.number.saturating_sub(since)).unwrap_or(NonZeroU32::MIN);
         match self.last_given.get(&client) {
-            // Whoever left and came back is a newcomer.
+            // A client that left and returned is a newcomer.
             Some(given_in) if round.census.joined(client).is_none_or(|joined| joined <= *given_in) => {
                 (Arc::clone(&self.by_round[given_in]), away(*given_in))
             }
@@ -48,7 +49,7 @@ impl OwnModels {
         }
     }
 
-    /// The model becomes this, and is given to those that were heard.
+    /// Sets the current model, and gives it to the clients that returned updates.
     pub(super) fn give(
         &mut self,
         round: &Round<'_>,
@@ -93,7 +94,7 @@ impl State for OwnModels {
             .chain([&self.model])
             .all(|model| model.model.len() == self.first.model.len());
         if clients.len() != heard.len() || !known || !fits {
-            return Err(from.error("heard", "does not fit the models"));
+            return Err(from.error("heard", "names a round without a stored model"));
         }
         let client = |number: u32| ClientId::new(number as usize);
         self.last_given = clients.into_iter().map(client).zip(heard).collect();
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_keep_what_they_were_given_and_newcomers_begin_with_what_there_is() {
+    fn clients_keep_the_model_they_received_and_newcomers_get_the_current_one() {
         let mut world = World::of(3);
         let mut own = OwnModels::default();
         own.start_from(vec![10.0]);
@@ -126,14 +127,14 @@ mod tests {
         world.set_model(&[7.0]);
         world.join(3, 3);
         check(&own, &world, 4, 3, (7.0, 1));
-        // Whoever leaves and comes back is a newcomer, though no round had answers in between.
+        // A client that leaves and returns is a newcomer, even without any update in between.
         world.leave(0);
         world.join(0, 5);
         check(&own, &world, 6, 0, (7.0, 1));
     }
 
     #[test]
-    fn models_that_nobody_keeps_are_let_go_and_all_others_saved() {
+    fn models_that_no_client_keeps_are_dropped_and_all_others_saved() {
         let world = World::of(2);
         let mut own = OwnModels::default();
         own.start_from(vec![10.0]);

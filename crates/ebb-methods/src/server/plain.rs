@@ -1,4 +1,4 @@
-//! Adds the aggregate, times a server rate.
+//! Adds the aggregate, times a server learning rate.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use super::clock::Clock;
 use super::{moved_model, one};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "plain",
-    about: "the model plus the aggregate times a server rate",
+    about: "the model plus the aggregate times a server learning rate",
     example: "learning_rate = 1.0
-clock = \"run\"               # or shift: the local rate's schedule starts anew whenever the objective changes",
+clock = \"run\"               # or shift: the learning-rate schedule restarts whenever the objective changes",
     build: |settings| Ok(Box::new(settings.parse::<Plain>()?)),
 };
 

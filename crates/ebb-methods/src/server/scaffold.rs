@@ -1,9 +1,9 @@
-//! Adds the aggregate, times a server rate, and sends along the mean of the clients' control variates.
+//! Adds the aggregate, times a server learning rate, and sends the mean of the clients' control variates.
 //!
 //! SCAFFOLD (Karimireddy et al. 2020), the server's half; `local/scaffold.rs` is the other.
-//! `c = c + sum of p_i (c_i+ - c_i)` over those that answered, p_i being the client's share of the objective:
-//! 1 / N in the paper, where all clients count alike. The population is taken to be fixed: what a client added
-//! to c stays there when it leaves, and newcomers find a c that knows nothing of them.
+//! `c = c + sum of p_i (c_i+ - c_i)` over the clients that returned updates, with `p_i` the client's share of
+//! the objective: `1 / N` in the paper, where all clients count equally. The population is assumed fixed: a
+//! departed client's contribution to `c` stays, and newcomers' variates are not yet in it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -19,12 +19,12 @@ use super::clock::Clock;
 use super::{moved_model, one};
 use crate::local::scaffold::CONTROL;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn ServerRule> = Entry {
     name: "scaffold",
     about: "as plain, and sends the mean of the control variates of local.kind scaffold",
     example: "learning_rate = 1.0
-clock = \"run\"               # or shift: the local rate's schedule starts anew whenever the objective changes",
+clock = \"run\"               # or shift: the learning-rate schedule restarts whenever the objective changes",
     build: |settings| Ok(Box::new(settings.parse::<Scaffold>()?)),
 };
 
@@ -37,7 +37,7 @@ struct Scaffold {
     clock: Clock,
     #[serde(skip)]
     model: Arc<Parcel>,
-    /// In f64: rounded every round, it would drift from the mean that it stands for.
+    /// In f64: rounded every round, it would drift from the clients' mean.
     #[serde(skip)]
     control: Vec<f64>,
 }
@@ -70,19 +70,19 @@ impl ServerRule for Scaffold {
     }
 }
 
-/// The model, and the mean of the variates beside it.
+/// The model, with the mean control variate as a side vector.
 pub(super) fn with_control(round: &Round<'_>, control: &[f64]) -> Arc<Parcel> {
     let control = control.iter().map(|&value| value as f32).collect();
     let side = BTreeMap::from([(Cow::Borrowed(CONTROL), control)]);
     Arc::new(Parcel { model: round.global.model.clone(), side_vectors: side })
 }
 
-/// Adds what the variates of those that answered changed by to their mean over everybody.
+/// Adds the changes of the clients' control variates to the mean over all clients.
 pub(super) fn add_changes(control: &mut [f64], round: &Round<'_>, contributions: &[Contribution]) {
-    // A stand-in is counted for somebody whose own variate did not change.
+    // A stand-in counts for a client whose own variate did not change.
     let own = contributions.iter().filter(|one| one.is_own());
     let changes: Vec<_> = own
-        // The variate averages over everybody in the objective, though only some answered.
+        // The mean is over all clients of the objective, though only some returned updates.
         .filter_map(|one| {
             Some((one.update.delta.side_vectors.get(CONTROL)?.as_slice(), round.share(one.client)))
         })
@@ -100,7 +100,7 @@ impl State for Scaffold {
         self.start_from(from.f32s("model")?);
         self.control = from.f64s("control")?;
         if self.control.len() != self.model.model.len() {
-            return Err(from.error("control", "has another length than the model"));
+            return Err(from.error("control", "its length differs from the model's"));
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::testing::{World, contribution};
 
-    /// A change of the client's variate by so much.
+    /// A change of the client's variate by this amount.
     fn change(client: usize, by: f32) -> Contribution {
         let mut one = contribution(client, 0.0);
         Arc::make_mut(&mut one.update).delta.side_vectors.insert(Cow::Borrowed(CONTROL), vec![by]);
@@ -138,21 +138,21 @@ mod tests {
     }
 
     #[test]
-    fn the_variate_averages_over_everybody_enrolled() {
+    fn the_control_variate_is_the_mean_over_all_enrolled_clients() {
         check(&[], 0.0);
         check(&[change(0, 2.0)], 0.5);
         check(&[change(0, 2.0), change(3, 4.0)], 1.5);
     }
 
     #[test]
-    fn stand_ins_and_updates_without_a_variate_leave_it_alone() {
+    fn stand_ins_and_updates_without_a_variate_do_not_change_the_mean() {
         check(&[contribution(0, 2.0)], 0.0);
         check(&[change(0, 2.0), Contribution { age: 1, ..change(1, 4.0) }], 0.5);
         check(&[change(0, 2.0), Contribution { source: Some(ClientId::new(0)), ..change(1, 4.0) }], 0.5);
     }
 
     #[test]
-    fn the_model_moves_by_the_aggregate_and_travels_with_the_variate() {
+    fn the_model_moves_by_the_aggregate_and_is_sent_with_the_control_variate() {
         let (mut server, world) = (new(), World::of(4));
         server.learning_rate = Positive::new(0.5).unwrap();
         server.update_model(&world.round(0), &[], &[3.0]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_loads_again() {
+    fn the_saved_state_loads_again() {
         let (mut server, world) = (new(), World::of(3));
         server.update_model(&world.round(0), &[change(0, 1.0)], &[3.0]);
         let save = |server: &Scaffold| {
@@ -174,6 +174,6 @@ mod tests {
         assert!(save(&again) == saved && again.control == [1.0 / 3.0]);
         again.control.push(0.0);
         let error = new().load(&mut Loader::new(&save(&again))).unwrap_err().to_string();
-        assert!(error.contains("control: has another length"), "{error}");
+        assert!(error.contains("control: its length differs"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Somebody of the client's true cluster stands in for it: what learned friends are measured against. An oracle.
+//! A client of the same true cluster stands in: an oracle that learned friends are compared with.
 
 use std::num::NonZeroUsize;
 
@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{Cover, mean_of_fresh, mean_stand_in};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Substitution> = Entry {
     name: "friend-oracle",
-    about: "somebody of the client's true cluster, drawn anew every round: no real server knows clusters",
-    example: "friends = 1                 # how many are averaged\ncover = \"asked\"             # or objective",
+    about: "a client of the same true cluster, drawn anew every round; no real server knows clusters",
+    example: "friends = 1                 # number of friends that are averaged\ncover = \"asked\"             # or objective",
     build: |settings| Ok(Box::new(settings.parse::<FriendOracle>()?)),
 };
 
@@ -63,7 +63,7 @@ impl Substitution for FriendOracle {
 }
 
 impl FriendOracle {
-    /// Some of those of the client's cluster that answered, every choice as likely.
+    /// Random clients of the same cluster among those that returned updates.
     fn friends_of<'r>(
         &self,
         client: ClientId,
@@ -87,7 +87,7 @@ mod tests {
     use crate::testing::{World, responses};
 
     #[test]
-    fn whoever_stands_in_is_of_the_cluster_and_all_parts_make_one() {
+    fn friends_are_of_the_cluster_and_their_fractions_sum_to_1() {
         let mut world = World::of(6);
         world.oracle_clusters = [0, 0, 0, 1, 1, 2].map(Some).to_vec();
         for friends in 1..4 {
@@ -104,7 +104,7 @@ mod tests {
             assert_eq!(
                 (mean.source, mean.update.delta.model[0]),
                 (None, 2.0),
-                "nobody of its cluster is there"
+                "no client of its cluster responded"
             );
         }
     }

@@ -1,7 +1,8 @@
-//! What a silent client returned last stands in for it: its update, or its model.
+//! An absent client's last update, or its last model, stands in for it.
 //!
-//! "Stale" of FL-FDMS (Wang and Xu): the text repeats the last update, the authors' program the last model, which drags
-//! the global model back to where it was. With server rate 1 and a constant local rate the first is MIFA without waiting.
+//! "Stale" of FL-FDMS (Wang and Xu): the text repeats the last update, the authors' program the last model,
+//! which pulls the global model back to its earlier state. With server learning rate 1 and a constant local
+//! learning rate the first is MIFA without waiting.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,20 +16,20 @@ use serde::{Deserialize, Serialize};
 
 use super::Cover;
 
-/// The registry's line for updates.
+/// The registry entry for updates.
 pub const UPDATE: Entry<dyn Substitution> = Entry {
     name: "last-update",
-    about: "the client's own last update, however old; whoever was never heard counts as the aggregator has it",
+    about: "the client's own last update, however old; a client without one counts as the aggregator treats absent clients",
     example: "cover = \"objective\"         # or asked",
     build: |settings| {
         Ok(Box::new(Last { settings: settings.parse()?, kind: Kind::Update, of: BTreeMap::new() }))
     },
 };
 
-/// The registry's line for models.
+/// The registry entry for models.
 pub const MODEL: Entry<dyn Substitution> = Entry {
     name: "last-model",
-    about: "the client's own last model, however old; whoever was never heard counts as the aggregator has it",
+    about: "the client's own last model, however old; a client without one counts as the aggregator treats absent clients",
     example: "cover = \"objective\"         # or asked",
     build: |settings| {
         Ok(Box::new(Last { settings: settings.parse()?, kind: Kind::Model, of: BTreeMap::new() }))
@@ -42,7 +43,7 @@ struct Settings {
     cover: Cover,
 }
 
-/// What stands in.
+/// What stands in for an absent client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Update,
@@ -65,26 +66,34 @@ impl Substitution for Last {
         let enrolled = round.census.enrolled();
         self.of.retain(|client, _| enrolled.get(client.idx()));
         if self.kind == Kind::Update {
-            // A late answer is newer than what was kept before its round. Of a late model only the difference came.
-            for answer in responses.late.iter().filter(|answer| enrolled.get(answer.client.idx())) {
-                if self.of.get(&answer.client).is_none_or(|kept| kept.base_round < answer.update.base_round) {
-                    self.of.insert(answer.client, without_side(&answer.update));
+            // A late update is newer than the one stored before its round. Of a late model only the
+            // difference arrives.
+            for client_update in
+                responses.late.iter().filter(|client_update| enrolled.get(client_update.client.idx()))
+            {
+                if self
+                    .of
+                    .get(&client_update.client)
+                    .is_none_or(|kept| kept.base_round < client_update.update.base_round)
+                {
+                    self.of.insert(client_update.client, without_side(&client_update.update));
                 }
             }
         }
-        let silent = self.settings.cover.missing(round, responses);
+        let absent = self.settings.cover.missing(round, responses);
         let stand_ins =
-            silent.into_iter().filter_map(|client| Some(self.stand_in(round, client, self.of.get(&client)?)));
+            absent.into_iter().filter_map(|client| Some(self.stand_in(round, client, self.of.get(&client)?)));
         let stand_ins = stand_ins.collect();
-        for answer in &responses.fresh {
+        for client_update in &responses.fresh {
             let kept = match self.kind {
-                Kind::Update => without_side(&answer.update),
+                Kind::Update => without_side(&client_update.update),
                 Kind::Model => {
-                    let model = vectors::add_scaled(&round.global.model, 1.0, &answer.update.delta.model);
-                    Arc::new(with_model(&answer.update, model))
+                    let model =
+                        vectors::add_scaled(&round.global.model, 1.0, &client_update.update.delta.model);
+                    Arc::new(with_model(&client_update.update, model))
                 }
             };
-            self.of.insert(answer.client, kept);
+            self.of.insert(client_update.client, kept);
         }
         stand_ins
     }
@@ -112,7 +121,7 @@ impl Last {
     }
 }
 
-/// The update without what a method sent along: nobody reads that later.
+/// The update without side vectors, which are not used later.
 fn without_side(update: &Arc<Update>) -> Arc<Update> {
     if update.delta.side_vectors.is_empty() {
         return Arc::clone(update);
@@ -153,26 +162,26 @@ mod tests {
         Last { settings: Settings { cover: Cover::Objective }, kind: what, of: BTreeMap::new() }
     }
 
-    /// Plays rounds of answers (client, value) on a model that stays 0; returns the last round's stand-ins.
+    /// Plays rounds of updates (client, value) on a model that stays 0; returns the last round's stand-ins.
     fn play(last: &mut Last, world: &World, rounds: &[&[(usize, f32)]]) -> Vec<(usize, u32, f32)> {
         let mut stand_ins = Vec::new();
-        for (number, answers) in (0..).zip(rounds) {
-            stand_ins = last.stand_ins(&world.round(number), &responses(world, number, answers));
+        for (number, client_updates) in (0..).zip(rounds) {
+            stand_ins = last.stand_ins(&world.round(number), &responses(world, number, client_updates));
         }
         stand_ins.iter().map(|one| (one.client.idx(), one.age, one.update.delta.model[0])).collect()
     }
 
     #[test]
-    fn the_silent_repeat_what_they_returned_last() {
+    fn absent_clients_repeat_their_last_update() {
         let world = World::of(3);
         let rounds: [&[(usize, f32)]; 4] = [&[(0, 1.0), (1, 2.0)], &[(1, 3.0)], &[], &[(0, 5.0)]];
         let found = play(&mut new(Kind::Update), &world, &rounds);
-        assert_eq!(found, [(1, 2, 3.0)], "client 2 was never heard");
+        assert_eq!(found, [(1, 2, 3.0)], "client 2 never returned an update");
         assert_eq!(play(&mut new(Kind::Update), &world, &rounds[..3]), [(0, 2, 1.0), (1, 1, 3.0)]);
     }
 
     #[test]
-    fn a_model_is_repeated_as_the_way_to_it() {
+    fn a_repeated_model_is_the_difference_to_it() {
         let mut world = World::of(2);
         let mut last = new(Kind::Model);
         last.stand_ins(&world.round(0), &responses(&world, 0, &[(0, 1.0), (1, -4.0)]));
@@ -182,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_update_is_used_from_the_round_it_comes_in() {
+    fn a_late_update_is_used_from_the_round_of_its_arrival() {
         let world = World::of(2);
         let mut last = new(Kind::Update);
         play(&mut last, &world, &[&[(0, 1.0), (1, 2.0)], &[(0, 1.0)]]);
@@ -190,7 +199,7 @@ mod tests {
         late.late.push(client_update(1, 1, 7.0));
         let found = last.stand_ins(&world.round(2), &late);
         assert_eq!((found[0].age, found[0].update.delta.model[0]), (1, 7.0));
-        // One that is older than what is known comes too late for anything.
+        // A late update that is older than the stored one is ignored.
         last.stand_ins(&world.round(3), &responses(&world, 3, &[(1, 9.0)]));
         let mut late = responses(&world, 4, &[(0, 1.0)]);
         late.late.push(client_update(1, 2, 7.0));
@@ -198,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_left_is_forgotten() {
+    fn departed_clients_are_dropped() {
         let mut world = World::of(2);
         let mut last = new(Kind::Update);
         play(&mut last, &world, &[&[(0, 1.0), (1, 2.0)]]);

@@ -1,17 +1,17 @@
-//! Answers that come late count in the round in which they come.
+//! Late updates count in the round in which they arrive.
 //!
-//! What asynchronous methods need (AFL, FedBuff), in worlds where answers come after the deadline at all:
-//! `world.after_deadline = "late"`. A client's late answer counts beside its answer to this round, if there are both.
+//! Asynchronous methods (AFL, FedBuff) need it, in worlds with `world.after_deadline = "late"`. A client's
+//! late update counts in addition to its update of this round, if there is one.
 
 use ebb_round::{Contribution, Responses, Retention, Round, Substitution, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Substitution> = Entry {
     name: "late",
-    about: "answers to earlier rounds, when they come",
-    example: "# most_age = 5             # older ones are thrown away",
+    about: "updates for earlier rounds, in the round in which they arrive",
+    example: "# most_age = 5             # older ones are dropped",
     build: |settings| Ok(Box::new(settings.parse::<Late>()?)),
 };
 
@@ -27,10 +27,10 @@ impl Substitution for Late {
     }
 
     fn stand_ins(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution> {
-        let late = responses.late.iter().filter(|answer| round.share(answer.client) > 0.0);
-        let late = late.map(|answer| Contribution {
-            age: round.number - answer.update.base_round,
-            ..Contribution::own(answer)
+        let late = responses.late.iter().filter(|client_update| round.share(client_update.client) > 0.0);
+        let late = late.map(|client_update| Contribution {
+            age: round.number - client_update.update.base_round,
+            ..Contribution::own(client_update)
         });
         late.filter(|one| self.most_age.is_none_or(|most| one.age <= most)).collect()
     }
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn late_answers_count_with_their_age() {
+    fn late_updates_count_with_their_age() {
         check(None, &[(0, 2, 2.0), (1, 1, 3.0), (2, 6, 4.0)]);
         check(Some(2), &[(0, 2, 2.0), (1, 1, 3.0)]);
         check(Some(0), &[]);

@@ -1,4 +1,4 @@
-//! Who stands in for those that returned nothing?
+//! Who stands in for absent clients?
 
 pub mod friend;
 pub mod friend_oracle;
@@ -13,19 +13,19 @@ use ebb_round::roles::{scaled, weighted_sum};
 use ebb_round::{ClientId, Contribution, Parcel, Responses, Round, Update};
 use serde::{Deserialize, Serialize};
 
-/// For whom somebody may stand in.
+/// The clients that others may stand in for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Cover {
-    /// For whoever was asked and did not answer on time.
+    /// Selected clients without an update on time.
     Asked,
-    /// For everybody in the objective who did not answer on time, asked or not.
+    /// All clients of the objective without an update on time, selected or not.
     #[default]
     Objective,
 }
 
 impl Cover {
-    /// Those that somebody may stand in for, ascending.
+    /// The clients that others may stand in for, ascending.
     fn missing(self, round: &Round<'_>, responses: &Responses) -> Vec<ClientId> {
         match self {
             Cover::Asked => {
@@ -37,7 +37,7 @@ impl Cover {
     }
 }
 
-/// The mean of those that answered, by their shares, as an update of nobody's. `None` if nobody did.
+/// The mean of this round's updates, by shares; `None` if there are none.
 fn mean_of_fresh(round: &Round<'_>, responses: &Responses) -> Option<Arc<Update>> {
     let first = responses.fresh.first()?;
     let own: Vec<_> = responses.fresh.iter().map(Contribution::own).collect();
@@ -49,12 +49,12 @@ fn mean_of_fresh(round: &Round<'_>, responses: &Responses) -> Option<Arc<Update>
     Some(Arc::new(synthetic_update(mean, &first.update)))
 }
 
-/// An update that nobody computed, beside one that somebody did: all the work was done.
+/// A synthetic update with the metadata of a real one, except that all of the work counts as done.
 fn synthetic_update(delta: Vec<f32>, like: &Update) -> Update {
     Update { delta: Parcel::of(delta), steps: like.steps_requested, ..*like }
 }
 
-/// The mean of those that answered, standing in for a client.
+/// The mean of this round's updates, standing in for a client.
 fn mean_stand_in(client: ClientId, mean: &Arc<Update>) -> Contribution {
     let update = Arc::clone(mean);
     Contribution {

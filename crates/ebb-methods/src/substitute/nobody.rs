@@ -1,13 +1,13 @@
-//! Nobody stands in: the round goes on with those that answered on time.
+//! No substitution: the round uses the updates that arrived on time.
 
 use ebb_round::{Contribution, Responses, Retention, Round, Substitution, stateless};
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Substitution> = Entry {
     name: "nobody",
-    about: "nobody: the round goes on with those that answered on time",
+    about: "no substitution: the round uses the updates that arrived on time",
     example: "",
     build: |settings| Ok(Box::new(settings.parse::<Nobody>()?)),
 };

@@ -1,5 +1,5 @@
-//! A model of zeros stands in for every silent client: it pulls the global model to zero, as in a benchmark of FL-FDMS's
-//! authors. To count the silent as an *update* of zero, aggregate by `share` and let nobody stand in.
+//! A model of zeros stands in for every absent client and pulls the global model to zero, as in a benchmark
+//! of FL-FDMS's authors. For an *update* of zero, use the aggregator `share` and no substitution.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Cover, mean_stand_in, synthetic_update};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Substitution> = Entry {
     name: "zero-model",
     about: "a model of zeros, which pulls the global model towards zero",
@@ -30,7 +30,7 @@ impl Substitution for ZeroModel {
     }
 
     fn stand_ins(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution> {
-        // A round without answers is skipped: it would set the model to zero.
+        // A round without updates is skipped, because it would set the model to zero.
         let Some(first) = responses.fresh.first() else { return Vec::new() };
         let back = round.global.model.iter().map(|&value| -value).collect();
         let update = Arc::new(synthetic_update(back, &first.update));
@@ -57,7 +57,7 @@ mod tests {
         let found = zero.stand_ins(&world.round(0), &responses(&world, 0, &[(1, 1.0)]));
         let found: Vec<_> = found.iter().map(|one| (one.client.idx(), one.update.delta.model[0])).collect();
         assert_eq!(found, [(0, -4.0), (2, -4.0)]);
-        // All the work was done, however little the one did that answered.
+        // A stand-in counts as whole work, even if the only update is partial.
         let mut half = responses(&world, 0, &[(1, 1.0)]);
         Arc::make_mut(&mut half.fresh[0].update).steps_requested = std::num::NonZeroU32::new(10).unwrap();
         let found = zero.stand_ins(&world.round(0), &half);

@@ -1,7 +1,8 @@
-//! As `fast-reboot`, but only while the model is near the optimum of those that were there before.
+//! As `fast-reboot`, but only while the model is near the optimum of the earlier clients.
 //!
-//! The paper's corollary says when the extra step helps; `gradients.rs` measures it in every round in which the newcomer answers. Once it does not
-//! hold, the newcomer's updates count like everybody's, for good. What was measured stands in the record (`judged`).
+//! The paper's corollary says when the boost helps; `gradients.rs` estimates it in every round with an update
+//! of the newcomer. Once the condition fails, the newcomer's updates have their usual weight, for good. The
+//! estimates are in the record's decisions.
 
 use ebb_settings::Entry;
 
@@ -9,10 +10,10 @@ use super::Arrivals;
 use super::fast_reboot::FastReboot;
 use crate::local::effective_steps::EffectiveSteps;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Arrivals> = Entry {
     name: "auto",
-    about: "as fast-reboot, while gradients taken from the answers say that the model is near its old optimum",
+    about: "as fast-reboot, while gradients estimated from updates show that the model is near its old optimum",
     example: "factor = 3.0
 exponent = 2.0",
     build: |settings| {

@@ -1,17 +1,18 @@
-//! A newcomer's updates count for more at first.
+//! A newcomer's updates are boosted at first.
 //!
-//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (2021): three times its share in the round in which it
-//! arrives, and less and less so with the square of the rounds since: `1 + (factor - 1) / j^exponent`, j = 1, 2, ...
+//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (2021): three times its share
+//! in the round of its arrival, then less, with the square of the rounds since: `1 + (factor - 1) /
+//! j^exponent`, `j = 1, 2, ...`
 
 use ebb_settings::{Entry, Positive, Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
 use super::Arrivals;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Arrivals> = Entry {
     name: "fast-reboot",
-    about: "a newcomer's updates count for more at first: 1 + (factor - 1) / j^exponent in its j-th round",
+    about: "a newcomer's updates are boosted at first, by 1 + (factor - 1) / j^exponent in its j-th round",
     example: "factor = 3.0
 exponent = 2.0",
     build: |settings| Ok(Box::new(FastReboot::build(settings)?)),

@@ -1,4 +1,4 @@
-//! How do the updates of a client that just arrived count?
+//! Which weight do the updates of a newcomer get?
 
 pub mod auto;
 pub mod fast_reboot;
@@ -6,25 +6,26 @@ pub mod vanilla;
 
 use ebb_settings::Entry;
 
-/// What an arrival changes beside the shares.
+/// The effect of an arrival on aggregation weights; the shares change in any case.
 pub trait Arrivals: Send {
-    /// The factor of a newcomer's updates in its first round in the objective, 1, and after it; at least 1 and never growing.
+    /// The factor of a newcomer's updates by its round in the objective, from 1 on; at least 1 and never
+    /// growing.
     fn factor(&self, round: u32) -> f64;
-    /// If the factor is dropped once the answers say that it does not help any more: how far so many local steps at a rate reach,
-    /// in gradients.
+    /// The effective number of local steps at a learning rate, for rules that drop the factor once gradients
+    /// show that it no longer helps.
     fn effective_steps(&self, _steps: u32, _learning_rate: f64) -> Option<f64> {
         None
     }
-    /// Whether it is.
+    /// Whether it needs the updates themselves, to estimate gradients.
     fn needs_updates(&self) -> bool {
         self.effective_steps(1, 1.0).is_some()
     }
 }
 
-/// Everything that `[objective.arrivals]` can name.
+/// Every kind of `[objective.arrivals]`.
 pub const ALL: &[Entry<dyn Arrivals>] = &[vanilla::ENTRY, fast_reboot::ENTRY, auto::ENTRY];
 
-/// Judged to be near the old optimum.
+/// The decision that the model is near its old optimum.
 pub(super) const BOOSTED: &str = "boosted";
-/// Judged to be too far from it.
+/// The decision that the model is too far from its old optimum.
 pub(super) const PLAIN: &str = "plain";

@@ -1,14 +1,14 @@
-//! A newcomer's updates count like everybody's.
+//! A newcomer's updates have the weight of its share.
 
 use ebb_settings::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::Arrivals;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Arrivals> = Entry {
     name: "vanilla",
-    about: "a newcomer's updates count like everybody's, by its share",
+    about: "a newcomer's updates are weighted by its share, as all others",
     example: "",
     build: |settings| Ok(Box::new(settings.parse::<Vanilla>()?)),
 };

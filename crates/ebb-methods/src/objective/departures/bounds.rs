@@ -1,9 +1,11 @@
-//! Two bounds on the loss decide whether the objective goes on without a client that left.
+//! Two bounds on the loss decide whether the objective excludes a departed client.
 //!
-//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (2021), corollary 4.0.3. Keeping it costs
-//! `f0(t) = ((t - t0) D + V) / (t E + gamma)`, excluding it `f1(t) = V1 / ((t - t0) E + gamma1)`, t counting rounds and t0 being those before it
-//! left. `min-bound` excludes it if even the least that f0 ever is is no less than f1 at the end of the run; `crossing` if f0 has come above f1
-//! by then, which is where the published rule comes from. The constants are those of the theory; nothing measures them.
+//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (2021), corollary 4.0.3. The
+//! bound for keeping it is `f0(t) = ((t - t0) D + V) / (t E + gamma)`, that for excluding it
+//! `f1(t) = V1 / ((t - t0) E + gamma1)`. `t` counts rounds, and `t0` those before it left. `min-bound`
+//! excludes it if the minimum of `f0` is at least `f1` at the end of the run. `crossing` excludes it if `f0`
+//! exceeds `f1` by then, which is the source of the published rule. The constants are those of the theory;
+//! nothing estimates them.
 
 use ebb_round::ClientDecision;
 use ebb_settings::{Entry, NonNegative, Positive, Settings, SettingsError};
@@ -18,18 +20,18 @@ v1 = 2500.0               # V1 and gamma1 of excluding it,
 gamma1 = 100.0
 steps = 5                 # and E, the local steps of a round";
 
-/// The registry's line of the rule by the least that keeping can cost.
+/// The registry entry of the rule by the minimum of the bound for keeping.
 pub const MIN_BOUND: Entry<dyn Departures> = Entry {
     name: "min-bound",
-    about: "excluded if the least bound with it is no less than the bound without it at the end of the run",
+    about: "excluded if the minimum of the bound with it is at least the final bound without it",
     example: EXAMPLE,
     build: |settings| Ok(Box::new(MinBound(Bounds::build(settings)?))),
 };
 
-/// The registry's line of the rule by where the bounds cross.
+/// The registry entry of the rule by the crossing of the bounds.
 pub const CROSSING: Entry<dyn Departures> = Entry {
     name: "crossing",
-    about: "excluded if the bound with it comes above that without it before the run ends",
+    about: "excluded if the bound with it exceeds the one without it before the run ends",
     example: EXAMPLE,
     build: |settings| Ok(Box::new(Crossing(Bounds::build(settings)?))),
 };
@@ -70,25 +72,27 @@ impl Bounds {
         })
     }
 
-    /// What keeping it costs, after so many rounds in all.
+    /// The bound for keeping it, after this number of rounds in all.
     fn keeping(&self, left: f64, rounds: f64) -> f64 {
         ((rounds - left) * self.d + self.v) / (rounds * self.steps + self.gamma)
     }
 
-    /// What excluding it costs.
+    /// The bound for excluding it.
     fn excluding(&self, left: f64, rounds: f64) -> f64 {
         self.v1 / ((rounds - left) * self.steps + self.gamma1)
     }
 
-    /// The least that keeping it costs from now on, or what it tends to.
+    /// The minimum or the limit of the bound for keeping it, from now on.
     fn least_keeping(&self, left: f64) -> f64 {
         let grows = self.d * (self.gamma + self.steps * left) >= self.steps * self.v;
         if grows { self.keeping(left, left) } else { self.d / self.steps }
     }
 
-    /// After how many rounds in all keeping it costs at least as much as excluding it; `None` if never.
+    /// The round from which on the bound for keeping it is at least that for excluding it; `None` if there is
+    /// none.
     fn crossing(&self, left: f64) -> Option<f64> {
-        // Both sides times their denominators: a t^2 + b t + c >= 0, t being the rounds since.
+        // Both sides times their denominators: `a t^2 + b t + c >= 0`, with `t` the rounds since the
+        // departure.
         let a = self.d * self.steps;
         let b = self.d * self.gamma1 + (self.v - self.v1) * self.steps;
         let c = self.v * self.gamma1 - self.v1 * (left * self.steps + self.gamma);
@@ -96,7 +100,7 @@ impl Bounds {
             return Some(left);
         }
         let since = match (a > 0.0, b > 0.0) {
-            // The one positive root, in the form that loses no digits.
+            // The one positive root, in the form without cancellation.
             (true, _) => {
                 let root = (b * b - 4.0 * a * c).sqrt();
                 if b > 0.0 { -2.0 * c / (b + root) } else { (root - b) / (2.0 * a) }
@@ -104,7 +108,7 @@ impl Bounds {
             (false, true) => -c / b,
             (false, false) => return None,
         };
-        // What differs from a whole round by rounding alone is that round.
+        // A value that differs from a whole round only by rounding is that round.
         Some(left + (since - 1e-9 * since.max(1.0)).ceil())
     }
 
@@ -161,13 +165,13 @@ mod tests {
         Bounds { d, v: 2000.0, gamma: 100.0, v1: 2500.0, gamma1: 100.0, steps: 5.0, n_rounds }
     }
 
-    /// It leaves after twenty rounds.
+    /// A client that leaves after twenty rounds.
     fn leaving() -> DepartedClient {
         DepartedClient { client: ClientId::new(3), number: 20, loss_fall: None }
     }
 
     #[test]
-    fn the_least_bound_decides() {
+    fn the_minimum_of_the_bound_decides() {
         let check = |d, rounds, least: f64, without: f64, verdict| {
             let found = MinBound(bounds(d, rounds)).decide(&leaving());
             assert_eq!((found.client.idx(), found.decision), (3, verdict), "D {d}, T {rounds}");
@@ -187,24 +191,24 @@ mod tests {
     }
 
     #[test]
-    fn where_the_curves_cross_decides() {
+    fn the_crossing_of_the_bounds_decides() {
         for (d, crossing) in [(200.0, 31.0), (20.0, 78.0)] {
             assert_eq!(bounds(d, 1.0).crossing(20.0), Some(crossing));
             let at = |rounds| Crossing(bounds(d, rounds)).decide(&leaving());
             assert_eq!((at(crossing).decision, at(crossing - 1.0).decision), (EXCLUDED, KEPT));
             assert_eq!(at(crossing).metrics["crossing"], crossing);
-            // It is the first whole round from which on keeping costs more.
+            // It is the first whole round with a higher bound for keeping.
             let one = bounds(d, 1.0);
             assert!(one.keeping(20.0, crossing) >= one.excluding(20.0, crossing));
             assert!(one.keeping(20.0, crossing - 1.0) < one.excluding(20.0, crossing - 1.0));
         }
-        // Without D the bounds may never cross, or along a line.
+        // Without D the bounds may never cross, or the condition is linear.
         let flat = Bounds { v: 2500.0, ..bounds(0.0, 1.0) };
         assert_eq!(flat.crossing(20.0), None);
         let line = Bounds { v: 3000.0, ..bounds(0.0, 1.0) };
         // 3000 (5 t + 100) = 2500 (5 t + 200): t = 80.
         assert_eq!(line.crossing(20.0), Some(100.0));
-        // It costs more at once.
+        // Keeping has the higher bound at once.
         let dear = Bounds { v: 5001.0, ..bounds(0.0, 1.0) };
         assert_eq!(dear.crossing(20.0), Some(20.0));
     }

@@ -1,4 +1,4 @@
-//! Whoever leaves counts no more.
+//! Departed clients no longer count.
 
 use ebb_round::ClientDecision;
 use ebb_settings::Entry;
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{DepartedClient, Departures};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Departures> = Entry {
     name: "drop",
-    about: "whoever leaves counts no more; the others' shares are taken anew",
+    about: "a departed client no longer counts; the shares of all others are normalised again",
     example: "",
     build: |settings| Ok(Box::new(settings.parse::<Drop>()?)),
 };

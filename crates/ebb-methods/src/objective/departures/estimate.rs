@@ -1,8 +1,10 @@
-//! Without constants of the theory: a client that left is excluded if enough rounds are left to make up for it.
+//! A rule without constants of the theory: a departed client is excluded if enough rounds are left to make up
+//! for it.
 //!
-//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (2021), have the order of it: exclude if
-//! `T - t0 >= c sqrt(Gamma t0)`, Gamma being how far the client's own loss at the model is above the least it could be. As an estimate of it stands how far its
-//! loss fell while it trained for the last time, as it reported itself: from the first tenth of its steps to the last.
+//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (2021), give the order of it:
+//! exclude if `T - t0 >= c sqrt(Gamma t0)`. `Gamma` is the client's loss at the model minus its own minimum.
+//! The estimate of `Gamma` is the reported fall of the client's loss in its last training, from the first
+//! tenth of its steps to the last.
 
 use ebb_round::ClientDecision;
 use ebb_settings::{Entry, Positive, Settings, SettingsError};
@@ -10,10 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{DepartedClient, Departures};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Departures> = Entry {
     name: "estimate",
-    about: "excluded if the rounds left are at least c sqrt(gamma t0), gamma being how far its loss last fell in training",
+    about: "excluded if the rounds left are at least c sqrt(gamma t0), with gamma the last fall of its training loss",
     example: "c = 1.0",
     build: |settings| Ok(Box::new(Estimate::build(settings)?)),
 };
@@ -40,7 +42,7 @@ impl Estimate {
         let Table { c } = settings.parse()?;
         if settings.at_path("local").number("steps") == Some(1.0) {
             let message =
-                "one local step does not tell how far a loss falls; give local.steps more, or another kind";
+                "one local step does not show how far a loss falls; give more local.steps, or another kind";
             return Err(settings.error("kind", message));
         }
         Ok(Estimate { c: c.get(), n_rounds: super::n_rounds(settings)? })
@@ -51,7 +53,7 @@ impl Departures for Estimate {
     fn decide(&self, leaving: &DepartedClient) -> ClientDecision {
         let left = f64::from(leaving.number);
         let mut metrics = vec![("c", self.c), ("rounds", self.n_rounds), ("left_after", left)];
-        // Whoever was never heard taught the model nothing that could be kept.
+        // A client without any update taught the model nothing that could be kept.
         let Some(fall) = leaving.loss_fall else {
             return leaving.decision(false, metrics);
         };
@@ -73,21 +75,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn enough_rounds_must_be_left() {
+    fn a_client_is_excluded_if_enough_rounds_are_left() {
         let check = |c, number, fall, verdict| {
             let leaving = DepartedClient { client: ClientId::new(0), number, loss_fall: fall };
             let found = Estimate { c, n_rounds: 100.0 }.decide(&leaving);
             assert_eq!(found.decision, verdict, "{leaving:?}");
             assert_eq!(found.metrics.get("gamma_l").copied(), fall);
         };
-        // 40 are left, and sqrt(25 * 60) is 38.7; sqrt(30 * 60) is 42.4.
+        // 40 rounds are left; sqrt(25 * 60) is 38.7, and sqrt(30 * 60) is 42.4.
         check(1.0, 60, Some(25.0), EXCLUDED);
         check(1.0, 60, Some(30.0), KEPT);
         check(0.5, 60, Some(30.0), EXCLUDED);
-        // A loss that rose says that there is nothing to lose.
+        // A loss that rose means that nothing can be lost.
         check(1.0, 60, Some(-3.0), EXCLUDED);
         check(1.0, 60, None, EXCLUDED);
-        // 64 is the square of 8, and 36 are left.
+        // 64 is the square of 8, and 36 rounds are left.
         check(4.5, 64, Some(1.0), EXCLUDED);
         check(4.51, 64, Some(1.0), KEPT);
     }

@@ -1,4 +1,4 @@
-//! Whoever leaves still counts: the model is for its data too, though nothing new comes from it.
+//! Departed clients still count: the model is for their data too, though they send no more updates.
 
 use ebb_round::ClientDecision;
 use ebb_settings::Entry;
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{DepartedClient, Departures};
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Departures> = Entry {
     name: "keep",
-    about: "whoever leaves still counts, so that nobody's share changes and no clock starts anew",
+    about: "a departed client still counts, so no share changes and no schedule restarts",
     example: "",
     build: |settings| Ok(Box::new(settings.parse::<Keep>()?)),
 };

@@ -1,4 +1,4 @@
-//! Does the objective go on without a client that left?
+//! Does the objective still include a client that left?
 
 pub mod bounds;
 pub mod drop;
@@ -8,11 +8,12 @@ pub mod keep;
 use ebb_round::{ClientDecision, ClientId, RoundNo};
 use ebb_settings::{Entry, Settings, SettingsError};
 
-/// Says of each client that leaves whether it still counts.
+/// Decides for each departed client whether it still counts.
 pub trait Departures: Send {
-    /// Whether it is kept. What that was decided by is recorded; without figures there was nothing to decide.
+    /// Whether it is kept, with the metrics of the decision for the record; without metrics there was nothing
+    /// to decide.
     fn decide(&self, leaving: &DepartedClient) -> ClientDecision;
-    /// Whether it goes by the losses that clients reported.
+    /// Whether it depends on losses that clients report.
     fn needs_losses(&self) -> bool {
         false
     }
@@ -21,11 +22,11 @@ pub trait Departures: Send {
 /// A client that left.
 #[derive(Clone, Copy, Debug)]
 pub struct DepartedClient {
-    /// Who.
+    /// The client's index.
     pub client: ClientId,
     /// The first round without it, which is also the number of rounds before.
     pub number: RoundNo,
-    /// How far its loss fell while it trained for the last time, if it ever did.
+    /// The fall of its loss in its last training, if it ever trained.
     pub loss_fall: Option<f64>,
 }
 
@@ -36,22 +37,22 @@ impl DepartedClient {
     }
 }
 
-/// Everything that `[objective.departures]` can name.
+/// Every kind of `[objective.departures]`.
 pub const ALL: &[Entry<dyn Departures>] =
     &[drop::ENTRY, keep::ENTRY, bounds::MIN_BOUND, bounds::CROSSING, estimate::ENTRY];
 
-/// How many rounds the run has, which a rule that looks ahead must know.
+/// The number of rounds of the run, which some rules need.
 fn n_rounds(settings: &Settings<'_>) -> Result<f64, SettingsError> {
     match settings.context().n_rounds {
         0 => {
             Err(settings
-                .error("kind", "it looks ahead to the end of the run; give run.rounds, or another kind"))
+                .error("kind", "it depends on the number of rounds; give run.rounds, or another kind"))
         }
         n_rounds => Ok(f64::from(n_rounds)),
     }
 }
 
-/// It left, and counts all the same.
+/// The decision that a departed client still counts.
 pub(super) const KEPT: &str = "kept";
-/// It left, and the objective goes on without it.
+/// The decision that the objective excludes a departed client.
 pub(super) const EXCLUDED: &str = "excluded";

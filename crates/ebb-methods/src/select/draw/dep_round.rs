@@ -1,27 +1,29 @@
-//! Chances are rounded to 0 and 1 in pairs: of the two at hand one gives to the other until either is whole, and the other goes on to meet the
-//! next (Gandhi et al. 2006, used by Exp3.M). Just as many are drawn as the chances add up to, each with its chance, and one being drawn never
+//! Dependent rounding: probabilities are rounded to 0 and 1 in pairs (Gandhi et al. 2006, used by Exp3.M).
+//! One of a pair gives to the other until either is whole, and the other one meets the next client. The
+//! number of draws is the sum of the probabilities, each client has its inclusion probability, and no draw
 //! makes another more likely.
 //!
-//! Clients meet in the order of their numbers. Then the outcome can be drawn without going through them all (Chauvet 2012): from each unit of the
-//! line of chances one client comes. One that lies across the end of a unit can come from either side, never from both.
+//! Clients meet in the order of their numbers. The outcome can then be drawn without going through all of
+//! them (Chauvet 2012): each unit of the line of probabilities yields one client. A client across the end of
+//! a unit can come from either side, never from both.
 
 use ebb_round::Stream;
 
 use super::{DrawnCohort, InclusionProbabilities};
 
-/// A client that lies across the beginning of a unit.
+/// A client that lies across the start of a unit.
 struct Straddling {
     idx: usize,
-    /// How much of it lies before.
+    /// Its length before the unit.
     before_unit: f64,
-    /// How much of it lies in the unit.
+    /// Its length within the unit.
     within_unit: f64,
 }
 
 pub(super) fn draw(probabilities: &mut InclusionProbabilities<'_>, stream: &mut Stream) -> DrawnCohort {
     let mut selected = probabilities.certain_selected();
     let count = probabilities.n_to_draw();
-    // The chances add up to a whole number but for rounding.
+    // The sum of the probabilities is whole except for rounding.
     let unit = probabilities.total() / count.max(1) as f64;
     let mut straddling: Option<Straddling> = None;
     let mut drawn: Option<usize> = None;
@@ -57,7 +59,7 @@ pub(super) fn draw(probabilities: &mut InclusionProbabilities<'_>, stream: &mut 
     DrawnCohort { selected, is_approximate: false }
 }
 
-/// Who is at a place; the next one, if rounding led back to one that cannot be meant.
+/// The client at a position; the next one, if rounding led back to an impossible one.
 fn find_other(
     probabilities: &InclusionProbabilities<'_>,
     place: f64,

@@ -1,4 +1,4 @@
-//! How clients are drawn when each has a chance of its own: one file each.
+//! Samplers: they draw a cohort with given, unequal inclusion probabilities, one file each.
 
 pub mod dep_round;
 pub mod multinomial_nr;
@@ -12,27 +12,27 @@ use serde::{Deserialize, Serialize};
 
 use super::weight_tree::{LocatedClient, WeightTree};
 
-/// A way to draw. Any selector that has chances can use any.
+/// A sampler. Every selector with inclusion probabilities can use any of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sampler {
-    /// One after the other, each in proportion to its chance among those that are left (E3CS).
+    /// One after the other, each in proportion to its probability among those that are left (E3CS).
     #[default]
     MultinomialNr,
-    /// Pairs of chances are rounded against each other, in order (Exp3.M's DepRound, in its ordered form).
+    /// Probabilities are rounded in pairs, in order (Exp3.M's DepRound, in its ordered form).
     DepRound,
-    /// Every whole step along the line of all chances, from a random start.
+    /// Equal steps along the line of all probabilities, from a random start.
     Systematic,
-    /// Everybody for itself; how many are drawn varies.
+    /// Independent draws; the size of the cohort varies.
     Poisson,
 }
 
 impl Sampler {
-    /// All there are.
+    /// Every sampler.
     pub const ALL: [Sampler; 4] =
         [Sampler::MultinomialNr, Sampler::DepRound, Sampler::Systematic, Sampler::Poisson];
 
-    /// Draws. As many as the chances add up to, except by `Poisson`.
+    /// Draws as many clients as the probabilities sum to, except by `Poisson`.
     pub fn draw(self, probabilities: &mut InclusionProbabilities<'_>, stream: &mut Stream) -> DrawnCohort {
         match self {
             Sampler::MultinomialNr => multinomial_nr::draw(probabilities, stream),
@@ -43,8 +43,9 @@ impl Sampler {
     }
 }
 
-/// Divides what is `left` above a `quota` for everybody among the clients of an urn, by weight. Whoever would have more than chance 1 goes from the
-/// urn into `overflow` and has just that; whoever would no longer comes back. Returns what a weight of 1 adds to the quota.
+/// Divides what is `left` above a common `quota` among the members of a weight tree, by weight. A client
+/// whose probability would exceed 1 moves from the tree into `overflow` and gets 1; one that no longer would
+/// moves back. Returns the addition to the quota for a weight of 1.
 pub fn cap_probabilities(
     tree: &mut WeightTree,
     overflow: &mut Vec<usize>,
@@ -52,11 +53,11 @@ pub fn cap_probabilities(
     quota: f64,
 ) -> f64 {
     let shared = |n_overflow: usize| above_quota - n_overflow as f64 * (1.0 - quota);
-    // The same whether the client is in the urn or in overflow.
+    // The same whether the client is in the tree or in overflow.
     let is_too_heavy = |tree: &WeightTree, n_overflow: usize, idx: usize| {
         shared(n_overflow) * tree.weight(idx) > (1.0 - quota) * tree.sum()
     };
-    // Those that the others have caught up with come back, the lightest first; then goes whoever is too heavy.
+    // Clients that no longer overflow move back, the lightest first; then too heavy ones move out.
     overflow.sort_unstable_by(|&one, &two| tree.log(two).total_cmp(&tree.log(one)).then(one.cmp(&two)));
     while let Some(&idx) = overflow.last() {
         tree.rebase_if_far();
@@ -77,41 +78,41 @@ pub fn cap_probabilities(
     if sum > 0.0 { shared(overflow.len()).max(0.0) / sum } else { 0.0 }
 }
 
-/// Who was drawn.
+/// The drawn clients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DrawnCohort {
-    /// Each with its chance.
+    /// Each with its inclusion probability.
     pub selected: Vec<Selected>,
-    /// Whether those chances are only near the true ones.
+    /// Whether these probabilities are only approximate.
     pub is_approximate: bool,
 }
 
-/// The chances of a round, one after the other along a line: some clients are certain, and everybody in the urn has `base` and its weight
-/// times `factor`, which is below 1.
+/// The probabilities of a round as a line: some clients are certain, and each in the tree has `base` plus its
+/// weight times `factor`, which is below 1.
 #[derive(Debug)]
 pub struct InclusionProbabilities<'u> {
-    /// Those with chance 1, which are not in the urn.
+    /// Clients with probability 1, which are not in the tree.
     pub certain: &'u [usize],
-    /// The others.
+    /// All other clients.
     pub tree: &'u mut WeightTree,
-    /// What everybody in the urn has at least.
+    /// The common part of the probabilities in the tree.
     pub base: f64,
-    /// What is added for a weight of 1.
+    /// The addition for a weight of 1.
     pub factor: f64,
 }
 
 impl InclusionProbabilities<'_> {
-    /// The chances of all in the urn, added up.
+    /// The sum of the probabilities in the tree.
     fn total(&self) -> f64 {
         self.tree.length(self.base, self.factor)
     }
 
-    /// How many are to be drawn beside the certain ones.
+    /// The number of clients to draw in addition to the certain ones.
     fn n_to_draw(&self) -> usize {
         self.total().round() as usize
     }
 
-    /// A client's chance, if it is in the urn.
+    /// A client's probability, if it is in the tree.
     fn probability(&self, idx: usize) -> f64 {
         self.base + self.factor * self.tree.weight(idx)
     }

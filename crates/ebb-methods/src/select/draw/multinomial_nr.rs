@@ -1,7 +1,7 @@
-//! One after the other, each in proportion to its chance among those that are left.
+//! Sequential draws without replacement, each in proportion to the probabilities of those that are left.
 //!
-//! Nobody comes to be drawn with just its chance by this, not even those with chance 1: large chances are drawn less often, small ones
-//! more often. The chances that the picks carry are those that were asked for.
+//! The true inclusion probabilities differ from the given ones, even for probability 1: large ones become
+//! smaller, small ones larger. The selected clients carry the given probabilities.
 
 use ebb_round::{ClientId, Selected, Stream};
 
@@ -21,7 +21,7 @@ pub(super) fn draw(probabilities: &mut InclusionProbabilities<'_>, stream: &mut 
             selected.push(Selected { client: ClientId::new(idx), inclusion_probability: Some(1.0) });
             continue;
         }
-        // Where all that are left have no chance at all, one is as good as the other.
+        // If all that are left have probability 0, one of them is drawn uniformly.
         let anybody = |stream: &mut Stream| {
             probabilities.tree.find(stream.uniform() * probabilities.tree.count() as f64, 1.0, 0.0)
         };

@@ -1,8 +1,10 @@
-//! Everybody is drawn or not, for itself, with its chance; how many are drawn varies, and it may be nobody.
+//! Poisson sampling: each client is drawn independently with its probability, so the size of the cohort
+//! varies and may be 0.
 //!
-//! Chances above a half are tossed one by one: there are at most twice as many of them as are drawn on average. For the others, points are
-//! scattered over the line of chances, so densely that a client is hit more often than it should be drawn, and who is hit is drawn with what
-//! its chance has of that.
+//! Probabilities above 1/2 are drawn one by one: there are at most twice as many of them as are drawn on
+//! average. For all others, points are scattered over the line of probabilities, densely enough that a client
+//! is hit more often than it should be drawn. A hit client is then accepted with the ratio of its probability
+//! to that of a hit.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +12,8 @@ use ebb_round::Stream;
 
 use super::{DrawnCohort, InclusionProbabilities};
 
-/// Points for a chance of 1: with so many, a chance of a half is hit a half of the time, and smaller ones more often than they need.
+/// The number of points for a probability of 1: a probability of 1/2 is then hit half of the time, and
+/// smaller ones more often than needed.
 const DENSITY: f64 = 2.0 * std::f64::consts::LN_2;
 
 pub(super) fn draw(probabilities: &mut InclusionProbabilities<'_>, stream: &mut Stream) -> DrawnCohort {
@@ -27,7 +30,7 @@ pub(super) fn draw(probabilities: &mut InclusionProbabilities<'_>, stream: &mut 
     heavy.iter().for_each(|&idx| probabilities.tree.remove(idx));
     let length = probabilities.total();
     let mut hit = BTreeSet::new();
-    // The distances of scattered points are exponential.
+    // The distances between scattered points are exponential.
     let mut place = 0.0;
     loop {
         place -= libm::log(1.0 - stream.uniform()) / DENSITY;

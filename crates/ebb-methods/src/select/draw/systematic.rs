@@ -1,7 +1,8 @@
-//! Every whole step along the line of all chances, from a random start. Just as many are drawn as the chances add up to, each with its chance.
+//! Systematic sampling: equal steps along the line of all probabilities, from a random start. The number of
+//! draws is the sum of the probabilities, and each client has its inclusion probability.
 //!
-//! Clients lie in the order of their numbers, so that neighbours are hardly ever drawn together, and where numbers go by groups every group
-//! gets its share of every round.
+//! Clients lie in the order of their numbers. Neighbours are rarely drawn together, and where numbers follow
+//! groups every group gets its share of every round.
 
 use ebb_round::Stream;
 
@@ -15,7 +16,7 @@ pub(super) fn draw(probabilities: &mut InclusionProbabilities<'_>, stream: &mut 
     let mut drawn = None;
     for at in 0..count {
         let found = probabilities.find((at as f64 + start) * unit);
-        // A chance of 1 less a rounding error could hold two steps.
+        // A probability of 1 minus a rounding error could hold two steps.
         if let Some(found) = found.filter(|found| drawn != Some(found.idx)) {
             selected.push(probabilities.selected(found.idx));
             drawn = Some(found.idx);

@@ -2,7 +2,8 @@ use ebb_round::Stream;
 
 use super::*;
 
-/// Some chances: the certain ones, and an urn of all others that has them as weights.
+/// A case of inclusion probabilities: the certain clients, and a tree of all others with their probabilities
+/// as weights.
 struct Case {
     expected: Vec<f64>,
     certain: Vec<usize>,
@@ -27,10 +28,7 @@ impl Case {
         let drawn = sampler.draw(&mut probabilities, stream);
         for pick in &drawn.selected {
             let expected = self.expected[pick.client.idx()];
-            assert!(
-                (pick.inclusion_probability.unwrap() - expected).abs() < 1e-12,
-                "the chance that was asked for"
-            );
+            assert!((pick.inclusion_probability.unwrap() - expected).abs() < 1e-12, "the given probability");
         }
         assert_eq!(
             drawn.is_approximate,
@@ -39,7 +37,7 @@ impl Case {
         drawn.selected.iter().map(|pick| pick.client.idx()).collect()
     }
 
-    /// How often each is drawn, over so many draws.
+    /// The frequency of each client over this number of draws.
     fn frequencies(&mut self, sampler: Sampler, n_draws: u32) -> Vec<f64> {
         let mut stream = Stream::of_run(1, "draws");
         let mut counts = vec![0_u32; self.expected.len()];
@@ -49,7 +47,7 @@ impl Case {
             drawn.sort_unstable();
             assert!(
                 drawn.windows(2).all(|pair| pair[0] < pair[1]),
-                "{sampler:?} drew somebody twice: {drawn:?}"
+                "{sampler:?} drew a client twice: {drawn:?}"
             );
             assert!(sampler == Sampler::Poisson || drawn.len() == wanted, "{sampler:?} drew {drawn:?}");
             drawn.into_iter().for_each(|idx| counts[idx] += 1);
@@ -73,7 +71,7 @@ const N_DRAWS: u32 = 40_000;
 #[test]
 fn exact_designs_draw_each_with_its_probability() {
     let many: Vec<_> = (0..150).map(|idx| 20.0 * f64::from(idx + 1) / 11_325.0).collect();
-    for chances in [
+    for probabilities in [
         vec![0.175, 0.175, 0.25, 0.4, 1.0],
         vec![4.0 / 15.0, 1.0 / 3.0, 0.4, 1.0, 1.0],
         vec![0.9, 0.8, 0.7, 0.6],
@@ -83,33 +81,33 @@ fn exact_designs_draw_each_with_its_probability() {
         many,
     ] {
         for sampler in [Sampler::DepRound, Sampler::Systematic, Sampler::Poisson] {
-            let found = Case::of(&chances).frequencies(sampler, N_DRAWS);
-            check(&found, &chances, N_DRAWS, &format!("{sampler:?} of {chances:?}"));
+            let found = Case::of(&probabilities).frequencies(sampler, N_DRAWS);
+            check(&found, &probabilities, N_DRAWS, &format!("{sampler:?} of {probabilities:?}"));
         }
     }
 }
 
 #[test]
 fn drawing_one_after_the_other_gives_the_enumerated_probabilities() {
-    for (chances, expected) in [
+    for (probabilities, expected) in [
         ([0.175, 0.175, 0.25, 0.4, 1.0], [0.217_765, 0.217_765, 0.305_223, 0.466_928, 0.792_319]),
         ([4.0 / 15.0, 1.0 / 3.0, 0.4, 1.0, 1.0], [0.365_852, 0.443_826, 0.515_522, 0.837_4, 0.837_4]),
         ([0.25, 0.25, 0.4, 0.4, 0.7], [0.272_665, 0.272_665, 0.414_835, 0.414_835, 0.625]),
     ] {
-        let found = Case::of(&chances).frequencies(Sampler::MultinomialNr, 4 * N_DRAWS);
+        let found = Case::of(&probabilities).frequencies(Sampler::MultinomialNr, 4 * N_DRAWS);
         check(&found, &expected, 4 * N_DRAWS, "multinomial-nr");
     }
 }
 
 #[test]
-fn the_number_that_a_poisson_draw_has_varies_as_it_should() {
+fn the_size_of_a_poisson_sample_has_the_right_mean_and_variance() {
     let probabilities = [0.9, 0.1, 0.3, 0.3, 0.2, 0.2];
     let mut case = Case::of(&probabilities);
     let mut stream = Stream::of_run(2, "draws");
     let sizes: Vec<_> = (0..N_DRAWS).map(|_| case.draw(Sampler::Poisson, &mut stream).len() as f64).collect();
     let mean = sizes.iter().sum::<f64>() / sizes.len() as f64;
     let variance = sizes.iter().map(|size| (size - mean).powi(2)).sum::<f64>() / sizes.len() as f64;
-    let expected: f64 = probabilities.iter().map(|chance| chance * (1.0 - chance)).sum();
+    let expected: f64 = probabilities.iter().map(|probability| probability * (1.0 - probability)).sum();
     assert!(
         (mean - 2.0).abs() < 0.03 && (variance - expected).abs() < 0.03,
         "{mean}, {variance}, not {expected}"
@@ -138,7 +136,7 @@ fn one_being_drawn_never_makes_another_more_likely() {
 }
 
 #[test]
-fn those_without_a_probability_are_drawn_only_when_nobody_else_is_left() {
+fn clients_with_probability_0_are_drawn_only_after_all_others() {
     let mut tree = WeightTree::new(4);
     for (idx, log) in [(0, 0.0), (1, -1e6), (2, -1e6), (3, 0.0)] {
         tree.set_log(idx, log);
@@ -155,11 +153,11 @@ fn those_without_a_probability_are_drawn_only_when_nobody_else_is_left() {
             assert!(idxs[..2].contains(&0) && idxs[..2].contains(&3), "{idxs:?}");
         }
     }
-    assert_eq!(tree.count(), 4, "everybody was put back");
+    assert_eq!(tree.count(), 4, "all members were put back");
 }
 
 #[test]
-fn nobody_is_drawn_from_an_empty_line() {
+fn no_client_is_drawn_from_an_empty_line() {
     for sampler in Sampler::ALL {
         let mut tree = WeightTree::new(3);
         let mut probabilities =

@@ -1,18 +1,21 @@
-//! The chances of E3CS computed directly: all clients are sorted in every round. What the tree is held against.
+//! The probabilities of E3CS computed directly, by sorting all clients in every round: the reference for the
+//! tree.
 
-/// The chances of a round.
+/// The inclusion probabilities of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Allocation {
     /// By client.
     pub probabilities: Vec<f64>,
-    /// Those that would have more than chance 1 and are cut to it, ascending.
+    /// Clients whose probability would exceed 1 and is capped at it, ascending.
     pub overflow: Vec<usize>,
 }
 
-/// Chances that add up to `count`, at least `quota` and at most 1 each: what is left above the quota goes by weight, given as logarithms.
+/// Probabilities that sum to `count`, each from `quota` to 1: the rest above the quota is divided by weight,
+/// given as logarithms.
 ///
 /// # Panics
-/// When there are fewer than `count` clients, or `quota` is more than `count` over their number.
+///
+/// If there are fewer than `count` clients, or `quota` is more than `count` over their number.
 pub fn allocate(count: usize, quota: f64, logs: &[f64]) -> Allocation {
     let n_clients = logs.len();
     assert!(count <= n_clients, "{count} of {n_clients} clients");
@@ -31,7 +34,7 @@ pub fn allocate(count: usize, quota: f64, logs: &[f64]) -> Allocation {
     for at in (1..n_clients).rev() {
         sums[at - 1] += sums[at] * libm::exp(logs[order[at]] - logs[order[at - 1]]);
     }
-    // With so many of the heaviest cut off, the rest shares what they leave.
+    // With this number of the heaviest capped, the rest divides what they leave.
     for n_cut in 0..n_clients {
         let rest = &order[n_cut..];
         let (reference, sum) = (logs[rest[0]], sums[n_cut]);
@@ -47,5 +50,5 @@ pub fn allocate(count: usize, quota: f64, logs: &[f64]) -> Allocation {
             return Allocation { probabilities, overflow };
         }
     }
-    unreachable!("one client that is left can always have what is left")
+    unreachable!("a single remaining client always gets the rest")
 }

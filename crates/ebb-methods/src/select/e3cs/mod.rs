@@ -1,11 +1,13 @@
-//! E3CS (Huang et al. 2022): asks those more often that were there when they were asked, and everybody at least as often as a quota says.
+//! E3CS (Huang et al. 2022): selects clients more often that returned updates when selected, with a fairness
+//! quota for all.
 //!
-//! Exp3 with several plays: the chances of a round are the quota and, above it, in proportion to weights that grow with every answer, the more
-//! the smaller the chance was. Weights are kept as logarithms, for a client that answers at a chance of nearly nothing grows by hundreds
-//! of units. Whoever would have more than chance 1 is in overflow: it has chance 1, and its weight stays as it is.
+//! Exp3 with multiple plays: the probabilities of a round are the quota plus a part in proportion to weights.
+//! A weight grows with every update, the more the smaller the probability was. Weights are kept as
+//! logarithms, because an update at a probability of nearly 0 adds hundreds of units. A client whose
+//! probability would exceed 1 is in overflow: its probability is 1, and its weight stays as it is.
 //!
-//! Only the weights of those that were asked change, so that a round costs as many steps down a tree as clients are asked, however many there
-//! are. `direct` does the same by sorting them all.
+//! Only the weights of selected clients change, so a round takes O(log n) per selected client. `direct`
+//! computes the same by sorting all clients.
 
 pub mod direct;
 mod quota;
@@ -26,10 +28,10 @@ use super::Among;
 use super::draw::{DrawnCohort, InclusionProbabilities, Sampler, cap_probabilities};
 use super::weight_tree::WeightTree;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "e3cs",
-    about: "those more often that were there when asked, by Exp3, and everybody as often as a quota says (E3CS)",
+    about: "clients that returned updates more often, by Exp3, with a fairness quota for all (E3CS)",
     example: "cohort = 10                # required
 quota = 0.5                # of an even share, here E3CS-0.5; or \"inc\" (E3CS-inc), { linear = [0.0, 1.0] }, [[1, 0.0], [50, 1.0]]
 learning_rate = 0.5                 # above 0, below 1; or \"optimal\" for the given rounds
@@ -54,7 +56,7 @@ struct Table {
     clip: Option<Positive>,
 }
 
-/// How fast weights grow.
+/// The learning rate of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "expected a number above 0 and below 1, or \"optimal\"")]
 enum LearningRate {
@@ -65,7 +67,7 @@ enum LearningRate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum NamedLearningRate {
-    /// What makes Theorem 1's bound least for the rounds of the run.
+    /// The learning rate that minimises the bound of Theorem 1 for the rounds of the run.
     Optimal,
 }
 
@@ -75,36 +77,37 @@ impl Default for LearningRate {
     }
 }
 
-/// Weights beyond would no longer be told apart from each other, and one that has got there is asked in every round as it is.
+/// The largest growth of a log-weight. Beyond it weights could no longer be distinguished, and such a client
+/// is selected in every round anyway.
 const MAX_LOG_GROWTH: f64 = 1e9;
 
 struct E3cs {
     table: Table,
     n_rounds: u32,
     eta: f64,
-    /// Everybody that takes part, except those in overflow.
+    /// All members, except those in overflow.
     tree: WeightTree,
-    /// Who takes part, in overflow or not.
+    /// All members, in overflow or not.
     members: Bits,
-    /// Who was ever a member, and so has a weight of its own.
+    /// All former and current members, which have weights of their own.
     known: Bits,
     overflow: Vec<usize>,
-    /// In how many rounds each client was in overflow that ever was.
+    /// The number of rounds in overflow, for each client that was ever in it.
     overflow_rounds: BTreeMap<usize, u32>,
-    /// The most of them.
+    /// The largest of these numbers.
     max_overflow_rounds: u32,
-    /// Of the present round: what everybody has for certain, how much is left above it, and among how many.
+    /// Of the current round: the quota, the rest above it, and the number of members.
     quota: f64,
     above_quota: f64,
     n_members: usize,
-    /// The census's count of changes when members were last looked at, where they are all that are enrolled.
+    /// The census's change counter at the last update of the members, if all enrolled clients are members.
     seen_changes: Option<u64>,
 }
 
 impl E3cs {
     fn build(settings: &Settings<'_>) -> Result<E3cs, SettingsError> {
         let table = settings.parse::<Table>()?;
-        let facts = settings.context();
+        let context = settings.context();
         super::check_cohort(settings, table.cohort)?;
         table.quota.check(settings)?;
         let eta = match table.learning_rate {
@@ -114,23 +117,25 @@ impl E3cs {
                     settings.error("learning_rate", "give a number above 0 and below 1, or \"optimal\"")
                 );
             }
-            LearningRate::Named(NamedLearningRate::Optimal) if facts.n_rounds == 0 => {
-                return Err(settings
-                    .error("learning_rate", "it goes by the number of rounds, which is not known here"));
+            LearningRate::Named(NamedLearningRate::Optimal) if context.n_rounds == 0 => {
+                return Err(settings.error(
+                    "learning_rate",
+                    "it depends on the number of rounds, which is unknown here; give a number",
+                ));
             }
             LearningRate::Named(NamedLearningRate::Optimal) => {
-                let best = optimal_learning_rate(&table, facts.n_clients, facts.n_rounds);
+                let best = optimal_learning_rate(&table, context.n_clients, context.n_rounds);
                 if best >= 1.0 {
                     let message = format!(
-                        "for {} rounds it would be {best:.2}, and must be below 1; give more rounds, or a rate",
-                        facts.n_rounds
+                        "for {} rounds it would be {best:.2}, and must be below 1; give more rounds, or a number",
+                        context.n_rounds
                     );
                     return Err(settings.error("learning_rate", message));
                 }
                 best
             }
         };
-        Ok(E3cs::new(table, facts.n_rounds, eta))
+        Ok(E3cs::new(table, context.n_rounds, eta))
     }
 
     fn new(table: Table, n_rounds: u32, eta: f64) -> E3cs {
@@ -151,7 +156,7 @@ impl E3cs {
         }
     }
 
-    /// Lets members be just these. Who was one before has the weight that it had; a newcomer has the mean of all.
+    /// Sets the members. A former member keeps its weight; a newcomer gets the mean of all.
     fn set_members(&mut self, now: &Bits) {
         let is_first = self.tree.is_empty();
         self.tree.grow(now.len());
@@ -195,7 +200,8 @@ impl E3cs {
         if sum > 0.0 { reference + libm::log(sum / n_members as f64) } else { 0.0 }
     }
 
-    /// Works out the chances of a round in which so many of all members are asked; returns what a weight of 1 adds to the quota.
+    /// Computes the probabilities of a round that selects this number of members; returns the addition to the
+    /// quota for a weight of 1.
     fn allocate(&mut self, count: usize, quota: f64) -> f64 {
         (self.quota, self.above_quota) = (quota, count as f64 - self.n_members as f64 * quota);
         if self.above_quota <= 1e-12 * count as f64 {
@@ -211,7 +217,7 @@ impl E3cs {
         cap_probabilities(&mut self.tree, &mut self.overflow, self.above_quota, quota)
     }
 
-    /// Lets nobody be in overflow.
+    /// Moves all clients out of overflow.
     fn release_all(&mut self) {
         for idx in std::mem::take(&mut self.overflow) {
             self.tree.insert(idx);
@@ -220,11 +226,11 @@ impl E3cs {
     }
 }
 
-/// Theorem 1's best rate.
+/// The best learning rate by Theorem 1.
 fn optimal_learning_rate(table: &Table, n_clients: usize, n_rounds: u32) -> f64 {
     let (k, n) = (table.cohort.get() as f64, n_clients as f64);
     let left: f64 = (0..n_rounds).map(|number| k * (1.0 - table.quota.part(number, n_rounds))).sum();
-    // Where nothing is left to learn any rate will do.
+    // Where nothing is left to learn any learning rate will do.
     if left > 0.0 && n_clients > 1 { libm::sqrt(n * libm::log(n) / left) } else { 0.5 }
 }
 
@@ -245,13 +251,13 @@ impl Selector for E3cs {
             (self.quota, self.above_quota) = (0.0, 0.0);
             return Cohort { selected: Vec::new(), wait: Wait::Deadline, is_approximate: false };
         }
-        // Where only some can be reached, the quota is still that of all, as far as that can be.
+        // If only some clients are up, the quota is still that of all clients, as far as possible.
         let even = |of: usize| count.min(of) as f64 / of as f64;
         let of_all = cohort.min(round.census.n_enrolled()) as f64 / round.census.n_enrolled() as f64;
         let part = self.table.quota.part(round.number, self.n_rounds);
         let quota = (part * of_all).min(even(self.n_members));
         let factor = self.allocate(count, quota);
-        // Where all are asked nobody was too heavy.
+        // If all clients are selected none overflows.
         if count < self.n_members {
             for &idx in &self.overflow {
                 let rounds = self.overflow_rounds.entry(idx).or_default();
@@ -267,15 +273,17 @@ impl Selector for E3cs {
     }
 
     fn observe(&mut self, _round: &Round<'_>, report: &Report<'_>) {
-        let mut answers = report.responses.fresh.iter().map(|answer| answer.client).peekable();
-        for &Selected { client, inclusion_probability: chance } in &report.cohort.selected {
+        let mut client_updates =
+            report.responses.fresh.iter().map(|client_update| client_update.client).peekable();
+        for &Selected { client, inclusion_probability } in &report.cohort.selected {
             // Both ascend by client.
-            while answers.next_if(|&other| other < client).is_some() {}
-            let answered = answers.peek() == Some(&client);
-            let probability = chance.filter(|&chance| chance > 0.0 && answered);
-            if let Some(chance) = probability.filter(|_| self.overflow.binary_search(&client.idx()).is_err())
+            while client_updates.next_if(|&other| other < client).is_some() {}
+            let responded = client_updates.peek() == Some(&client);
+            let probability = inclusion_probability.filter(|&probability| probability > 0.0 && responded);
+            if let Some(probability) =
+                probability.filter(|_| self.overflow.binary_search(&client.idx()).is_err())
             {
-                let growth = self.above_quota * self.eta / (self.n_members as f64 * chance);
+                let growth = self.above_quota * self.eta / (self.n_members as f64 * probability);
                 let growth = growth.min(self.table.clip.map_or(MAX_LOG_GROWTH, Positive::get));
                 self.tree.set_log(client.idx(), self.tree.log(client.idx()) + growth);
             }
@@ -315,18 +323,18 @@ impl State for E3cs {
         self.known = Bits::from_words(from.u64s("known")?, len);
         self.overflow = from.u32s("overflow")?.into_iter().map(|number| number as usize).collect();
         if self.overflow.iter().any(|&idx| !self.members.get(idx)) {
-            return Err(from.error("overflow", "holds clients that take no part"));
+            return Err(from.error("overflow", "holds clients that are no members"));
         }
         let clients = from.u32s("overflow_clients")?.into_iter().map(|number| number as usize);
         let rounds = from.u32s("overflow_rounds")?;
         if rounds.len() != clients.len() {
-            return Err(from.error("overflow_rounds", "has another length than its clients"));
+            return Err(from.error("overflow_rounds", "its length differs from that of its clients"));
         }
         self.max_overflow_rounds = rounds.iter().copied().max().unwrap_or(0);
         self.overflow_rounds = clients.zip(rounds).collect();
-        let mut inside = self.members.clone();
-        self.overflow.iter().for_each(|&idx| inside.set(idx, false));
-        self.tree = WeightTree::restored(logs, inside, reference);
+        let mut in_tree = self.members.clone();
+        self.overflow.iter().for_each(|&idx| in_tree.set(idx, false));
+        self.tree = WeightTree::restored(logs, in_tree, reference);
         Ok(())
     }
 }

@@ -1,10 +1,10 @@
-//! How much everybody is sure to be asked, from round to round.
+//! The fairness quota: the least inclusion probability of every client, from round to round.
 
 use ebb_round::RoundNo;
 use ebb_settings::{Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-/// What part of an even share everybody has for certain: 0 is none of it, 1 leaves nothing to learn.
+/// The quota as a fraction of an even share: 0 is none, 1 leaves nothing to learn.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(
     untagged,
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 pub enum Quota {
     /// The same in all rounds.
     Constant(f64),
-    /// One that is known by name.
+    /// A schedule that is known by name.
     Named(Name),
-    /// From one to another, evenly over the rounds.
+    /// From one value to another, linearly over the rounds.
     Linear {
-        /// In the first round and in the last.
+        /// The values in the first round and in the last.
         linear: (f64, f64),
     },
     /// From each of these rounds on, counted from 1.
@@ -39,7 +39,7 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// Whether it can be, and can be worked out.
+    /// Checks its range, and that the number of rounds is known if it depends on that.
     pub(super) fn check(&self, settings: &Settings<'_>) -> Result<(), SettingsError> {
         let in_range = |part: f64| (0.0..=1.0).contains(&part);
         let parts: Vec<_> = match self {
@@ -50,25 +50,28 @@ impl Quota {
         };
         if let Some(part) = parts.into_iter().find(|&part| !in_range(part)) {
             let message = format!(
-                "{part} of an even share, which is cohort over clients, cannot be a quota: give 0, which is none, to 1, which is all of it"
+                "{part} is out of range; give a fraction of an even share (cohort over clients), from 0 (none) to 1 (all of it)"
             );
             return Err(settings.error("quota", message));
         }
         if let Quota::Table(table) = self {
             let ascends = table.windows(2).all(|pair| pair[0].0 < pair[1].0);
             if table.first().is_none_or(|(round, _)| *round != 1) || !ascends {
-                let message = "give rounds that ascend from 1, each with its quota: [[1, 0.0], [100, 0.5]]";
+                let message = "give ascending rounds from 1, each with its quota: [[1, 0.0], [100, 0.5]]";
                 return Err(settings.error("quota", message));
             }
         }
         let by_horizon = matches!(self, Quota::Named(_) | Quota::Linear { .. });
         if by_horizon && settings.context().n_rounds == 0 {
-            return Err(settings.error("quota", "it goes by the number of rounds, which is not known here"));
+            return Err(settings.error(
+                "quota",
+                "it depends on the number of rounds, which is unknown here; give a constant",
+            ));
         }
         Ok(())
     }
 
-    /// In a round of so many.
+    /// The quota of a round, in a run of this number of rounds.
     pub(super) fn part(&self, number: RoundNo, n_rounds: u32) -> f64 {
         match self {
             Quota::Constant(part) => *part,
@@ -95,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schedules_are_as_they_are_written() {
+    fn schedules_have_the_quotas_of_the_paper() {
         let parts = |quota: &Quota, rounds: &[u32]| {
             rounds.iter().map(|&round| quota.part(round - 1, 400)).collect::<Vec<_>>()
         };

@@ -11,15 +11,15 @@ fn logs(weights: &[f64]) -> Vec<f64> {
 
 fn built(text: &str, n_clients: usize, n_rounds: u32) -> Result<E3cs, String> {
     let tree = Tree::parse(&format!("[select]\n{text}"), "a.toml").unwrap();
-    let facts = BuildContext { seed: 1, n_clients, n_rounds };
-    E3cs::build(&tree.table("select", facts)).map_err(|error| error.to_string())
+    let context = BuildContext { seed: 1, n_clients, n_rounds };
+    E3cs::build(&tree.table("select", context)).map_err(|error| error.to_string())
 }
 
 fn e3cs(text: &str, n_clients: usize, n_rounds: u32) -> E3cs {
     built(text, n_clients, n_rounds).unwrap()
 }
 
-/// With these weights, everybody a member.
+/// A selector with these weights and all clients as members.
 fn weighted(text: &str, logs: &[f64]) -> E3cs {
     let mut e3cs = e3cs(text, logs.len(), 100);
     e3cs.set_members(&all(logs.len()));
@@ -36,7 +36,7 @@ fn all(len: usize) -> Bits {
     bits
 }
 
-/// The chances of everybody by the tree.
+/// The probabilities of all clients by the tree.
 fn probabilities(e3cs: &mut E3cs, count: usize, quota: f64) -> Vec<f64> {
     let factor = e3cs.allocate(count, quota);
     let probability = |idx| match e3cs.overflow.contains(&idx) {
@@ -46,11 +46,11 @@ fn probabilities(e3cs: &mut E3cs, count: usize, quota: f64) -> Vec<f64> {
     (0..e3cs.tree.len()).map(probability).collect()
 }
 
-/// Tells it that of the cohort these answered.
-fn observe(e3cs: &mut E3cs, world: &World, cohort: &Cohort, answered: impl Fn(usize) -> bool) {
+/// Reports that these clients of the cohort returned updates.
+fn observe(e3cs: &mut E3cs, world: &World, cohort: &Cohort, responded: impl Fn(usize) -> bool) {
     let mut cohort = cohort.clone();
     cohort.selected.sort_by_key(|pick| pick.client);
-    let fresh = cohort.selected.iter().filter(|pick| answered(pick.client.idx()));
+    let fresh = cohort.selected.iter().filter(|pick| responded(pick.client.idx()));
     let fresh = fresh.map(|pick| client_update(pick.client.idx(), 0, 0.0)).collect();
     let responses = Responses { fresh, ..Responses::default() };
     e3cs.observe(
@@ -67,7 +67,7 @@ fn near(found: &[f64], expected: &[f64], by: f64) {
 }
 
 #[test]
-fn the_worked_allocations_come_out() {
+fn the_worked_allocations() {
     for (count, quota, weights, expected, overflow) in [
         (2, 0.1, [1.0, 1.0, 2.0, 4.0, 32.0], [0.175, 0.175, 0.25, 0.4, 1.0], &[4][..]),
         (3, 0.2, [1.0, 2.0, 3.0, 40.0, 60.0], [4.0 / 15.0, 1.0 / 3.0, 0.4, 1.0, 1.0], &[3, 4]),
@@ -108,7 +108,7 @@ fn weights_grow_as_worked_out() {
     }
 }
 
-/// Weights of every kind: alike, a few that stand out, far apart, equal.
+/// Weights of every kind: similar, a few outliers, far apart, equal.
 fn random_logs(stream: &mut Stream, len: usize) -> Vec<f64> {
     let spread = [0.0, 1.0, 5.0, 50.0, 2000.0][stream.below(5)];
     (0..len).map(|_| if stream.bernoulli(0.2) { 0.0 } else { spread * stream.uniform() }).collect()
@@ -125,7 +125,10 @@ fn probabilities_add_up_keep_their_bounds_and_their_order() {
         let found = probabilities(&mut weighted(&format!("cohort = {count}"), &logs), count, quota);
         let sum: f64 = found.iter().sum();
         assert!((sum - count as f64).abs() < 1e-9 * count as f64, "{sum}, not {count}");
-        assert!(found.iter().all(|&chance| quota - 1e-12 <= chance && chance <= 1.0), "{found:?}");
+        assert!(
+            found.iter().all(|&probability| quota - 1e-12 <= probability && probability <= 1.0),
+            "{found:?}"
+        );
         for one in 0..len {
             for two in 0..len {
                 assert!(logs[one] <= logs[two] || found[one] >= found[two] - 1e-12);
@@ -133,7 +136,7 @@ fn probabilities_add_up_keep_their_bounds_and_their_order() {
         }
         let directly = allocate(count, quota, &logs);
         near(&found, &directly.probabilities, 1e-9);
-        // A constant added to all logarithms changes nothing, and numbers are only names.
+        // A constant added to all logarithms changes nothing, and neither does a permutation of the clients.
         let shifted: Vec<_> = logs.iter().map(|log| log + 123.0).collect();
         near(&allocate(count, quota, &shifted).probabilities, &directly.probabilities, 1e-9);
         let mut reversed = logs.clone();
@@ -180,7 +183,8 @@ fn the_tree_equals_the_direct_form_over_ten_thousand_rounds() {
                     directly[idx] += left * 0.5 / (n_clients as f64 * expected.probabilities[idx]);
                 }
             }
-            // Both go on from the same weights, for one lucky answer makes a difference of 1e-12 a large one.
+            // Both continue from the same weights, because a lucky update turns a difference of 1e-12 into a
+            // large one.
             near(tree.tree.logs(), &directly, 1e-9 * directly.iter().copied().fold(1.0, f64::max));
             directly.copy_from_slice(tree.tree.logs());
         }
@@ -188,7 +192,7 @@ fn the_tree_equals_the_direct_form_over_ten_thousand_rounds() {
 }
 
 #[test]
-fn a_quota_of_an_even_share_asks_everybody_as_often_and_learns_nothing() {
+fn a_quota_of_an_even_share_selects_all_equally_often_and_learns_nothing() {
     let world = World::of(40);
     for sampler in ["multinomial-nr", "dep-round", "systematic", "poisson"] {
         let mut e3cs = e3cs(&format!("cohort = 8\nquota = 1.0\nsampler = \"{sampler}\""), 40, 100);
@@ -209,7 +213,7 @@ fn a_quota_of_an_even_share_asks_everybody_as_often_and_learns_nothing() {
 }
 
 #[test]
-fn just_the_cohort_is_selected_and_nobody_twice() {
+fn exactly_the_cohort_is_selected_and_no_client_twice() {
     let world = World::of(30);
     for sampler in ["multinomial-nr", "dep-round", "systematic"] {
         let mut e3cs = e3cs(&format!("cohort = 7\nquota = 0.2\nsampler = \"{sampler}\""), 30, 100);
@@ -225,7 +229,7 @@ fn just_the_cohort_is_selected_and_nobody_twice() {
 }
 
 #[test]
-fn what_an_exact_design_estimates_is_true_on_average() {
+fn the_estimate_of_an_exact_design_is_unbiased() {
     let world = World::of(12);
     for sampler in ["dep-round", "systematic", "poisson"] {
         let mut e3cs = weighted(
@@ -240,7 +244,7 @@ fn what_an_exact_design_estimates_is_true_on_average() {
                     1.0 / pick.inclusion_probability.unwrap() / f64::from(n_rounds);
             }
         }
-        // The smallest chance is .1, so that one estimate has a standard deviation of at most 3.
+        // The smallest probability is 0.1, so one estimate has a standard deviation of at most 3.
         assert!(estimates.iter().all(|estimate| (estimate - 1.0).abs() < 5.0 * 3.0 / 200.0), "{estimates:?}");
     }
 }
@@ -268,7 +272,8 @@ fn the_best_learning_rate_is_the_theorems() {
     }
 }
 
-/// One run of the paper's numerical study: how many answers came, and by how much the best fixed choice would have had more.
+/// One run of the paper's numerical study: the number of updates, and the regret against the best fixed
+/// choice.
 fn study(e3cs: &mut E3cs, seed: u64, n_rounds: u32) -> (u32, f64) {
     let world = World::of(100);
     let mut luck = Stream::of_run(seed, "luck");
@@ -299,7 +304,7 @@ fn study(e3cs: &mut E3cs, seed: u64, n_rounds: u32) -> (u32, f64) {
 }
 
 #[test]
-fn regret_stays_below_the_bound() {
+fn the_regret_stays_below_the_bound() {
     for (quota, bound) in [(0.0, 25_921.03), (0.5, 13_421.03)] {
         let regrets: Vec<_> = (1..=9)
             .map(|seed| {
@@ -316,7 +321,7 @@ fn regret_stays_below_the_bound() {
 }
 
 #[test]
-fn a_thousand_runs_without_a_quota_give_no_probability_that_is_no_number() {
+fn a_thousand_runs_without_a_quota_give_no_probability_that_is_nan() {
     for seed in 0..1000 {
         let mut e3cs = e3cs("cohort = 20\nquota = 0.0", 100, 2500);
         study(&mut e3cs, seed, 2500);
@@ -335,7 +340,7 @@ fn fewer_than_the_cohort_are_all_selected() {
     assert!(!cohort.is_approximate);
     assert_eq!(selected, [(2, Some(1.0)), (5, Some(1.0)), (7, Some(1.0))]);
     observe(&mut among_up, &world, &cohort, |_| true);
-    assert!(among_up.tree.logs().iter().all(|&log| log == 0.0), "nobody was chosen");
+    assert!(among_up.tree.logs().iter().all(|&log| log == 0.0), "no client was selected");
     assert_eq!((among_up.metrics()["overflow"], among_up.metrics()["overflow_most"]), (0.0, 0.0));
     let world = World::of(10).with_up(&[]);
     assert_eq!(among_up.select(&world.round(1), &Probes::new()).selected, []);
@@ -345,7 +350,7 @@ fn fewer_than_the_cohort_are_all_selected() {
 }
 
 #[test]
-fn newcomers_have_the_mean_weight_and_those_that_come_back_their_own() {
+fn newcomers_have_the_mean_weight_and_returning_clients_their_own() {
     let mut world = World::of(4);
     let mut e3cs = weighted("cohort = 2\nquota = 0.0", &logs(&[1.0, 2.0, 3.0, 2.0]));
     world.join(4, 1);
@@ -359,13 +364,13 @@ fn newcomers_have_the_mean_weight_and_those_that_come_back_their_own() {
         assert_eq!(cohort.selected.len(), 2);
     }
     assert_eq!((e3cs.n_members, e3cs.tree.log(1)), (5, libm::log(2.0)));
-    // Those in overflow count too, and all of them are there after a round in which everybody was asked.
+    // Clients in overflow count too, and all are members after a round in which all were selected.
     let mut few = weighted("cohort = 3\namong = \"up\"\nquota = 0.0", &logs(&[1.0, 2.0, 1e30, 5.0]));
     few.select(&World::of(6).with_up(&[0, 1, 2]).round(0), &Probes::new());
     assert_eq!(few.overflow, [0, 1, 2]);
     few.select(&World::of(6).with_up(&[0, 1, 2, 4, 5]).round(1), &Probes::new());
     assert!((few.tree.log(4) - libm::log(1e30 / 3.0)).abs() < 1e-9, "{}", few.tree.log(4));
-    // Whoever leaves takes its place in overflow along.
+    // A client that leaves also leaves overflow.
     e3cs.tree.set_log(1, 50.0);
     e3cs.select(&world.round(200), &Probes::new());
     assert_eq!(e3cs.overflow, [1]);
@@ -375,7 +380,7 @@ fn newcomers_have_the_mean_weight_and_those_that_come_back_their_own() {
 }
 
 #[test]
-fn a_loaded_selector_goes_on_as_the_one_that_was_saved() {
+fn a_loaded_selector_continues_as_the_saved_one() {
     let world = World::of(60);
     let text = "cohort = 10\nquota = 0.1";
     let mut one = e3cs(text, 60, 300);
@@ -398,11 +403,11 @@ fn a_loaded_selector_goes_on_as_the_one_that_was_saved() {
 }
 
 #[test]
-fn wrong_settings_are_answered_with_the_remedy() {
+fn errors_about_wrong_settings_give_the_remedy() {
     for (text, expected) in [
         (
             "cohort = 5\nquota = 1.5",
-            "a.toml:3:1: select.quota = 1.5: 1.5 of an even share, which is cohort over clients, cannot be a quota: give 0, which is none, to 1, which is all of it",
+            "a.toml:3:1: select.quota = 1.5: 1.5 is out of range; give a fraction of an even share (cohort over clients), from 0 (none) to 1 (all of it)",
         ),
         ("cohort = 40", "a.toml:2:1: select.cohort = 40: larger than the fleet; give at most its 30 clients"),
         (
@@ -415,7 +420,7 @@ fn wrong_settings_are_answered_with_the_remedy() {
         ),
         (
             "cohort = 5\nquota = [[2, 0.5]]",
-            "a.toml:3:1: select.quota = [[2, 0.5]]: give rounds that ascend from 1, each with its quota: [[1, 0.0], [100, 0.5]]",
+            "a.toml:3:1: select.quota = [[2, 0.5]]: give ascending rounds from 1, each with its quota: [[1, 0.0], [100, 0.5]]",
         ),
     ] {
         assert_eq!(built(text, 30, 100).err().unwrap(), expected);
@@ -428,7 +433,7 @@ fn wrong_settings_are_answered_with_the_remedy() {
     for (text, expected) in [
         (
             "cohort = 1\nquota = 0.0\nlearning_rate = \"optimal\"",
-            "a.toml:4:1: select.learning_rate = \"optimal\": for 100 rounds it would be 1.01, and must be below 1; give more rounds, or a rate",
+            "a.toml:4:1: select.learning_rate = \"optimal\": for 100 rounds it would be 1.01, and must be below 1; give more rounds, or a number",
         ),
         ("cohort = 0", "a.toml:2:1: select.cohort = 0: expected a whole number of at least 1"),
         (

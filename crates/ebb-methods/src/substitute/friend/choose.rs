@@ -1,34 +1,35 @@
-//! Who stands in for whom: each silent client gets those that are most alike, as long as they have time.
+//! The choice of friends: each absent client gets the most similar active ones with free capacity.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-/// What is wanted of a choice.
+/// The parameters of a choice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChoiceLimits {
-    /// How many stand in for one.
+    /// The number of friends of one absent client.
     pub(super) friends: usize,
-    /// For how many one may stand in.
+    /// The largest number of clients that one may stand in for.
     pub(super) max_stand_ins: usize,
 }
 
-/// For each silent client, the active ones that stand in for it, the most alike first; fewer than wanted, or none, if
-/// it does not know more that have time. Nobody gets a second before all have a first. `each_known` shows a silent client's pairs, in any order. Pairs are served from the most alike on; of equals the lowest silent client,
-/// then the lowest active one.
+/// For each absent client, the active ones that stand in for it, the most similar first. There are fewer, or
+/// none, if it does not know enough with free capacity. No client gets a second friend before all have a
+/// first. `each_known` visits the pairs of an absent client, in any order. Pairs are served by descending
+/// similarity; ties go to the lowest absent client, then to the lowest active one.
 pub(super) fn choose(
-    n_silent: usize,
+    n_absent: usize,
     n_active: usize,
     terms: ChoiceLimits,
     each_known: impl Fn(usize, &mut dyn FnMut(usize, f64)),
 ) -> Vec<Vec<usize>> {
-    let mut chosen = vec![Vec::new(); n_silent];
+    let mut chosen = vec![Vec::new(); n_absent];
     let mut stands_in = vec![0; n_active];
-    let best = |silent: usize, chosen: &[usize], stands_in: &[usize]| {
+    let best = |absent: usize, chosen: &[usize], stands_in: &[usize]| {
         let mut best: Option<Candidate> = None;
-        each_known(silent, &mut |active, similarity| {
+        each_known(absent, &mut |active, similarity| {
             let held = Reverse(chosen.len());
             let offer =
-                Candidate { n_friends: held, similarity, silent: Reverse(silent), active: Reverse(active) };
+                Candidate { n_friends: held, similarity, absent: Reverse(absent), active: Reverse(active) };
             let better = best.as_ref().is_none_or(|best| offer > *best);
             if better && stands_in[active] < terms.max_stand_ins && !chosen.contains(&active) {
                 best = Some(offer);
@@ -37,27 +38,27 @@ pub(super) fn choose(
         best
     };
     let mut offers: BinaryHeap<_> =
-        (0..n_silent).filter_map(|silent| best(silent, &[], &stands_in)).collect();
+        (0..n_absent).filter_map(|absent| best(absent, &[], &stands_in)).collect();
     while let Some(offer) = offers.pop() {
-        let (silent, active) = (offer.silent.0, offer.active.0);
+        let (absent, active) = (offer.absent.0, offer.active.0);
         if stands_in[active] < terms.max_stand_ins {
             stands_in[active] += 1;
-            chosen[silent].push(active);
+            chosen[absent].push(active);
         }
-        if chosen[silent].len() < terms.friends {
-            offers.extend(best(silent, &chosen[silent], &stands_in));
+        if chosen[absent].len() < terms.friends {
+            offers.extend(best(absent, &chosen[absent], &stands_in));
         }
     }
     chosen
 }
 
-/// A pair that could be made.
+/// A candidate pair.
 #[derive(Debug)]
 struct Candidate {
-    /// How many friends the silent client has already.
+    /// The number of friends that the absent client already has.
     n_friends: Reverse<usize>,
     similarity: f64,
-    silent: Reverse<usize>,
+    absent: Reverse<usize>,
     active: Reverse<usize>,
 }
 
@@ -66,7 +67,7 @@ impl Ord for Candidate {
         self.n_friends
             .cmp(&other.n_friends)
             .then_with(|| self.similarity.total_cmp(&other.similarity))
-            .then_with(|| (self.silent, self.active).cmp(&(other.silent, other.active)))
+            .then_with(|| (self.absent, self.active).cmp(&(other.absent, other.active)))
     }
 }
 
@@ -88,12 +89,12 @@ impl Eq for Candidate {}
 mod tests {
     use super::*;
 
-    /// Rows are silent clients, columns active ones; a negative number: never met.
+    /// Rows are absent clients, columns active ones; a negative number is a pair that was never compared.
     fn check(similarities: &[&[f64]], friends: usize, max_stand_ins: usize, expected: &[&[usize]]) {
         let n_active = similarities.first().map_or(0, |row| row.len());
         let found =
-            choose(similarities.len(), n_active, ChoiceLimits { friends, max_stand_ins }, |silent, show| {
-                let known = similarities[silent].iter().enumerate().filter(|(_, value)| **value >= 0.0);
+            choose(similarities.len(), n_active, ChoiceLimits { friends, max_stand_ins }, |absent, show| {
+                let known = similarities[absent].iter().enumerate().filter(|(_, value)| **value >= 0.0);
                 known.for_each(|(active, &value)| show(active, value));
             });
         assert_eq!(found, expected, "{similarities:?}");
@@ -111,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_everybodys_friend_stands_in_for_the_most_similar_only() {
+    fn a_common_friend_stands_in_for_the_most_similar_clients_only() {
         let mimic: &[&[f64]] = &[&[0.90, 0.5, 0.4], &[0.95, 0.3, 0.6], &[0.99, 0.8, 0.1]];
         check(mimic, 1, 9, &[&[0], &[0], &[0]]);
         check(mimic, 1, 1, &[&[1], &[2], &[0]]);
         check(mimic, 1, 2, &[&[1], &[0], &[0]]);
-        // Three each are wanted, but everybody gets one first.
+        // Three friends each are requested, but every client gets one first.
         check(mimic, 3, 1, &[&[1], &[2], &[0]]);
-        // With one place each and three clients, the fourth finds nobody.
+        // With one place each and three clients, the fourth gets no friend.
         check(&[&[0.9], &[0.8]], 1, 1, &[&[0], &[]]);
     }
 }

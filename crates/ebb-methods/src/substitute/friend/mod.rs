@@ -1,11 +1,12 @@
-//! The update of the client that has behaved most like it stands in for a silent client.
+//! The update of the most similar client substitutes an absent one's.
 //!
-//! FL-FDMS, "Friends to Help: Saving Federated Learning from Client Dropout" (Wang and Xu, ICASSP 2023 and its journal
-//! version). How alike two clients are is the mean over the rounds in which both answered.
+//! FL-FDMS, "Friends to Help: Saving Federated Learning from Client Dropout" (Wang and Xu, ICASSP 2023 and
+//! its journal version). The similarity of two clients is the mean over the rounds in which both returned
+//! updates.
 //!
-//! A partial answer is compared like a whole one where only directions matter; by distance only whole answers are
-//! compared, for a short update is near to everything. A late answer is neither compared nor used: those it could be
-//! compared with are gone, and somebody has stood in for it already.
+//! By cosine partial updates are compared like whole ones, because only directions matter. By distance only
+//! whole updates are compared, because a short update is close to all others. A late update is neither
+//! compared nor used: the others of its round are gone, and a stand-in already counted for it.
 
 mod choose;
 mod pair_statistics;
@@ -27,15 +28,15 @@ use choose::{ChoiceLimits, choose};
 use pair_statistics::PairStatistics;
 use races::Races;
 
-/// The registry's line.
+/// The registry entry.
 pub const ENTRY: Entry<dyn Substitution> = Entry {
     name: "friend",
-    about: "whoever answered and has behaved most like the client so far; the mean of all answers if it met none of them",
+    about: "the update of the most similar client in this round; the mean of all updates without a known similarity",
     example: "similarity = \"cosine\"       # or distance\n\
-              friends = 1                 # how many are averaged\n\
-              # max_stand_ins = 4         # for how many one may stand in; without it, for all\n\
+              friends = 1                 # number of friends that are averaged\n\
+              # max_stand_ins = 4         # number of clients that one may stand in for; without it, all\n\
               cover = \"asked\"             # or objective\n\
-              # half_life = 50.0          # after how many rounds a meeting counts half; without it, never\n\
+              # half_life = 50.0          # rounds after which a shared round counts half; without it, never\n\
               # sketch = { buckets = 4096 }  # compare short sketches of the updates\n\
               # races = { theta = \"paper\" }  # stop comparing pairs that lag behind",
     build: |settings| {
@@ -43,8 +44,8 @@ pub const ENTRY: Entry<dyn Substitution> = Entry {
         if let Some(message) = table.conflicting_key() {
             return Err(settings.error(message.0, message.1));
         }
-        let facts = settings.context();
-        let races = table.races.map(|races| Races::new(races, facts.n_clients, facts.n_rounds));
+        let context = settings.context();
+        let races = table.races.map(|races| Races::new(races, context.n_clients, context.n_rounds));
         Ok(Box::new(Friend {
             table,
             races,
@@ -54,7 +55,7 @@ pub const ENTRY: Entry<dyn Substitution> = Entry {
     },
 };
 
-/// The settings.
+/// The settings of the method.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -70,14 +71,14 @@ struct Table {
     races: Option<races::Settings>,
 }
 
-/// What makes two updates alike.
+/// The measure of similarity of two updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum SimilarityMeasure {
-    /// The cosine of the angle between them, from 0 for opposite to 1 for the same direction.
+    /// The cosine of their angle, scaled to 0 (opposite) to 1 (same direction).
     #[default]
     Cosine,
-    /// The distance between them, negative.
+    /// The negative distance.
     Distance,
 }
 
@@ -101,20 +102,23 @@ fn asked() -> Cover {
 }
 
 impl Table {
-    /// The key that does not go with the others, and why.
+    /// The key that contradicts another one, and why.
     fn conflicting_key(&self) -> Option<(&'static str, &'static str)> {
         let races = self.races?;
         if self.similarity == SimilarityMeasure::Distance {
             Some((
                 "races",
-                "thresholds hold for similarities from 0 to 1; take similarity = \"cosine\" or leave races out",
+                "thresholds need similarities from 0 to 1; give similarity = \"cosine\" or leave races out",
             ))
         } else if self.half_life.is_some() {
-            Some(("half_life", "a race that is over cannot be forgotten; leave out half_life or races"))
+            Some(("half_life", "races need similarities that do not decay; leave out half_life or races"))
         } else if races.p() >= 1.0 {
-            Some(("races.p", "the chance to drop a friend; give a number above 0 and below 1"))
+            Some(("races.p", "the probability of dropping a friend; give a number above 0 and below 1"))
         } else if races.excludes_meetings() {
-            Some(("races.beta", "nobody would ever meet; give a chance above 0, or leave it out"))
+            Some((
+                "races.beta",
+                "no two clients would ever share a round; give a probability above 0, or leave it out",
+            ))
         } else {
             None
         }
@@ -129,7 +133,7 @@ struct Friend {
     last_round: RoundCounts,
 }
 
-/// Figures of the last round.
+/// Metrics of the last round.
 #[derive(Clone, Copy, Debug, Default)]
 struct RoundCounts {
     pairs_scored: usize,
@@ -172,30 +176,36 @@ impl Substitution for Friend {
 }
 
 impl Friend {
-    /// Forgets whoever left, and makes room for whoever answers for the first time.
+    /// Drops departed clients, and adds clients with a first update.
     fn update_members(&mut self, round: &Round<'_>, responses: &Responses) {
         let gone = self.pairs.keep_only(|client| round.census.enrolled().get(client.idx()));
         if let Some(races) = &mut self.races {
             races.remove(&gone, &self.pairs);
         }
-        for answer in &responses.fresh {
-            let (slot, new) = self.pairs.admit(answer.client, round.number);
+        for client_update in &responses.fresh {
+            let (slot, new) = self.pairs.admit(client_update.client, round.number);
             if let Some(races) = self.races.as_mut().filter(|_| new) {
                 races.admit(slot, &self.pairs);
             }
         }
     }
 
-    /// Learns how alike those that answered are. Returns how many pairs were compared.
+    /// Updates the similarities of this round's clients; returns the number of compared pairs.
     fn compare(&mut self, round: &Round<'_>, fresh: &[ClientUpdate]) -> usize {
-        let comparable = |answer: &&ClientUpdate| {
-            self.table.similarity == SimilarityMeasure::Cosine || answer.update.is_whole()
+        let comparable = |client_update: &&ClientUpdate| {
+            self.table.similarity == SimilarityMeasure::Cosine || client_update.update.is_whole()
         };
-        let slot =
-            |answer: &ClientUpdate| self.pairs.slot(answer.client).expect("whoever answers has a slot");
-        let mut rows: Vec<_> = fresh.iter().filter(comparable).map(|answer| (slot(answer), answer)).collect();
+        let slot = |client_update: &ClientUpdate| {
+            self.pairs.slot(client_update.client).expect("every client with an update has a slot")
+        };
+        let mut rows: Vec<_> = fresh
+            .iter()
+            .filter(comparable)
+            .map(|client_update| (slot(client_update), client_update))
+            .collect();
         let wanted = self.races.as_ref().map(|races| {
-            // Those that may be friends stand side by side, so that whole tiles of pairs are wanted, or none of a tile.
+            // Clients that may be friends are adjacent, so that a tile of pairs is needed as a whole or not
+            // at all.
             rows.sort_by_key(|(slot, _)| (races.order(*slot), *slot));
             let places = positions_by_slot(rows.iter().map(|(slot, _)| *slot), self.pairs.n_slots());
             let mut wanted: Vec<_> = (0..rows.len()).map(Bits::new).collect();
@@ -207,13 +217,14 @@ impl Friend {
             wanted
         });
         let pairs = wanted.as_ref().map_or(Pairs::All, |wanted| Pairs::Listed(wanted));
-        let updates: Vec<_> = rows.iter().map(|(_, answer)| answer.update.delta.model.as_slice()).collect();
+        let updates: Vec<_> =
+            rows.iter().map(|(_, client_update)| client_update.update.delta.model.as_slice()).collect();
         let similarity = similarities(&self.table, round, &updates, pairs);
         let half_life = self.table.half_life.map(Positive::get);
         let mut n_pairs = 0;
         let mut learn = |row: usize, col: usize| {
             n_pairs += 1;
-            // What cannot be said is not learned: it would stay in the mean for ever.
+            // An undefined similarity is not added, because the mean would stay undefined for ever.
             if let Some(similarity) = similarity(row, col) {
                 self.pairs.record(rows[row].0, rows[col].0, similarity, round.number, half_life);
             }
@@ -227,11 +238,12 @@ impl Friend {
         n_pairs
     }
 
-    /// The update of a friend, or of several, for whoever is silent.
+    /// The update of a friend, or of several, for an absent client.
     fn substitute(&mut self, round: &Round<'_>, responses: &Responses) -> Vec<Contribution> {
         let fresh = &responses.fresh;
-        let silent = self.table.cover.missing(round, responses);
-        let slots: Vec<_> = fresh.iter().filter_map(|answer| self.pairs.slot(answer.client)).collect();
+        let absent = self.table.cover.missing(round, responses);
+        let slots: Vec<_> =
+            fresh.iter().filter_map(|client_update| self.pairs.slot(client_update.client)).collect();
         let places = positions_by_slot(slots.iter().copied(), self.pairs.n_slots());
         let similarity = |of: usize, active: usize| self.pairs.similarity(of, slots[active]);
         let rank = |of: usize, active: usize| Some(self.table.similarity.rank(&similarity(of, active)?));
@@ -245,15 +257,16 @@ impl Friend {
             friends: self.table.friends.get(),
             max_stand_ins: self.table.max_stand_ins.map_or(usize::MAX, |most| most.get() as usize),
         };
-        let chosen = choose(silent.len(), fresh.len(), terms, |at, show| {
-            let Some(of) = self.pairs.slot(silent[at]) else { return };
+        let chosen = choose(absent.len(), fresh.len(), terms, |at, show| {
+            let Some(of) = self.pairs.slot(absent[at]) else { return };
             let mut any = false;
             each_candidate(of, &mut |active, rank| {
                 any = true;
                 show(active, rank);
             });
             if !any {
-                // Without races, and where no candidate is there, the best of all it met stands in.
+                // Without races, or if no candidate responded, the most similar of all compared clients
+                // stands in.
                 for active in 0..fresh.len() {
                     rank(of, active).into_iter().for_each(|rank| show(active, rank));
                 }
@@ -262,20 +275,20 @@ impl Friend {
         let mean = if chosen.iter().any(Vec::is_empty) { mean_of_fresh(round, responses) } else { None };
         let mut stand_ins = Vec::new();
         (self.last_round.by_friend, self.last_round.by_mean) = (0, 0);
-        for (&client, friends) in silent.iter().zip(&chosen) {
+        for (&client, friends) in absent.iter().zip(&chosen) {
             let similarities: Vec<_> = friends
                 .iter()
                 .map(|&active| {
                     let met = self.pairs.slot(client).and_then(|of| similarity(of, active));
-                    met.expect("only those it met are chosen")
+                    met.expect("only compared clients are chosen")
                 })
                 .collect();
             let fractions = self.table.similarity.fractions(&similarities);
-            for ((&active, likeness), part) in friends.iter().zip(similarities).zip(fractions) {
+            for ((&active, similarity), fraction) in friends.iter().zip(similarities).zip(fractions) {
                 stand_ins.push(Contribution {
                     client,
-                    fraction: part,
-                    similarity: Some(likeness),
+                    fraction,
+                    similarity: Some(similarity),
                     ..Contribution::own(&fresh[active])
                 });
             }
@@ -291,19 +304,19 @@ impl Friend {
     }
 }
 
-/// At each slot, the place it has in a list of slots.
+/// For each slot, its position in a list of slots.
 fn positions_by_slot(slots: impl Iterator<Item = usize>, n_slots: usize) -> Vec<Option<usize>> {
     let mut places = vec![None; n_slots];
     slots.enumerate().for_each(|(at, slot)| places[slot] = Some(at));
     places
 }
 
-/// Means of cosines that differ by less than one of so many parts are equally alike: a running mean of some
-/// thousand meetings depends that much on their order.
+/// Mean cosines that differ by less than one part in this number tie. A running mean of some thousand rounds
+/// depends that much on their order.
 const RANK_STEPS: f64 = (1_u64 << 40) as f64;
 
 impl SimilarityMeasure {
-    /// By what pairs are put in order.
+    /// The value by which pairs are ordered.
     fn rank(self, similarity: &Similarity) -> f64 {
         match self {
             SimilarityMeasure::Cosine => (similarity.mean * RANK_STEPS).round(),
@@ -311,24 +324,24 @@ impl SimilarityMeasure {
         }
     }
 
-    /// What part each of several friends has, by how alike it is; all parts together are 1.
+    /// The fractions of several friends, by similarity; they sum to 1.
     fn fractions(self, similarities: &[Similarity]) -> Vec<f64> {
-        let values = similarities.iter().map(|likeness| likeness.mean);
+        let values = similarities.iter().map(|similarity| similarity.mean);
         let weights: Vec<f64> = match self {
             SimilarityMeasure::Cosine => values.collect(),
             SimilarityMeasure::Distance => {
-                // The nearest has the most to say; where some are not away at all, only they speak.
+                // The nearest friend has the largest fraction. Friends at distance 0 share the whole weight.
                 let nearest = values.clone().fold(f64::NEG_INFINITY, f64::max);
                 values.map(|value| if value == nearest { 1.0 } else { nearest / value }).collect()
             }
         };
         let total: f64 = weights.iter().sum();
         let equal = 1.0 / similarities.len() as f64;
-        weights.into_iter().map(|say| if total > 0.0 { say / total } else { equal }).collect()
+        weights.into_iter().map(|weight| if total > 0.0 { weight / total } else { equal }).collect()
     }
 }
 
-/// How alike two of the updates are, over what is trained; `None` if their numbers are too large to say.
+/// The similarity of two updates, over the trained coordinates; `None` if their values are too large.
 fn similarities<'u>(
     table: &Table,
     round: &Round<'_>,
@@ -339,7 +352,8 @@ fn similarities<'u>(
     let buckets = table.sketch.map(|sketch| sketch.buckets.get()).filter(|&buckets| buckets < len);
     let (products, squares) = match buckets {
         None => (gram(updates, round.trained_ranges, pairs, round.threads), None),
-        // Drawn anew every round, so that errors do not add up. Norms are those of the updates themselves.
+        // Sketches are drawn anew every round, so that errors do not add up. Norms are those of the updates
+        // themselves.
         Some(buckets) => {
             let sketches =
                 sketches(updates, round.trained_ranges, buckets, &round.rng("sketch"), round.threads);
@@ -357,7 +371,7 @@ fn similarities<'u>(
     move |row, col| {
         let product = products.product(row, col);
         let similarity = match (similarity, &squares) {
-            // A zero update points nowhere: neither alike nor unlike.
+            // A zero update has no direction: its similarity is neutral.
             (SimilarityMeasure::Cosine, None) => 0.5 * (products.cosine(row, col) + 1.0),
             (SimilarityMeasure::Cosine, Some(squares)) => {
                 0.5 * (cosine(product, squares[row], squares[col]) + 1.0)

@@ -1,32 +1,32 @@
-//! Who met whom how often, and how alike they were: a mean for every pair of clients.
+//! Similarity statistics of every pair of clients: the number of shared rounds, and the mean.
 
 use std::collections::BTreeMap;
 
 use ebb_round::{ClientId, Loader, RoundNo, Saver, Similarity, SimilarityMatrix, State, StateError};
 
-/// Every client that answered and is still in the run has a slot; every pair of slots has a mean.
+/// Every enrolled client that ever returned an update has a slot; every pair of slots has a mean.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PairStatistics {
-    /// The client in each slot. A slot whose client left is taken by the next newcomer.
+    /// The client in each slot. The slot of a departed client goes to the next newcomer.
     clients: Vec<Option<ClientId>>,
     slots: BTreeMap<ClientId, usize>,
     /// The round in which each slot was taken.
     taken_since: Vec<RoundNo>,
-    /// Of slots `low < high` at `high * (high - 1) / 2 + low`, so that a new slot is added at the end.
+    /// Of slots `low < high` at `high * (high - 1) / 2 + low`, so that a new slot is appended.
     mean: Vec<f64>,
     n_shared_rounds: Vec<u32>,
     last_shared_round: Vec<RoundNo>,
-    /// What is left of the pair's meetings, if old ones are forgotten; otherwise empty.
+    /// The decayed number of a pair's shared rounds, if old ones decay; otherwise empty.
     weight: Vec<f32>,
 }
 
 impl PairStatistics {
-    /// The slot of a client, if it ever answered.
+    /// The slot of a client, if it ever returned an update.
     pub(super) fn slot(&self, client: ClientId) -> Option<usize> {
         self.slots.get(&client).copied()
     }
 
-    /// How many slots there are, taken or not.
+    /// The number of slots, taken or not.
     pub(super) fn n_slots(&self) -> usize {
         self.clients.len()
     }
@@ -60,7 +60,7 @@ impl PairStatistics {
         (slot, true)
     }
 
-    /// Forgets whoever is gone; returns the slots that are free now.
+    /// Drops the clients for which `stays` is false; returns the slots that became free.
     pub(super) fn keep_only(&mut self, stays: impl Fn(ClientId) -> bool) -> Vec<usize> {
         let gone: Vec<_> =
             self.slots.iter().filter(|(client, _)| !stays(**client)).map(|(_, &slot)| slot).collect();
@@ -78,7 +78,7 @@ impl PairStatistics {
         gone
     }
 
-    /// Takes in how alike the two were in this round.
+    /// Records the similarity of a pair in this round.
     pub(super) fn record(
         &mut self,
         one: usize,
@@ -103,7 +103,7 @@ impl PairStatistics {
         self.last_shared_round[pair] = number;
     }
 
-    /// How alike two slots are; `None` if they never met.
+    /// The similarity of two slots; `None` if they never shared a round.
     pub(super) fn similarity(&self, one: usize, other: usize) -> Option<Similarity> {
         let pair = pair_index(one, other);
         let met = self.n_shared_rounds[pair];
@@ -114,31 +114,31 @@ impl PairStatistics {
         })
     }
 
-    /// What it holds, for the record.
+    /// All similarities, for the record.
     pub(super) fn similarity_matrix(&self) -> SimilarityMatrix {
         let mut pairs = Vec::new();
         let members: Vec<_> = self.slots.iter().map(|(&client, &slot)| (client, slot)).collect();
         for (high, (_, slot)) in (0..).zip(&members) {
             for (low, (_, other)) in (0..high).zip(&members) {
-                pairs.extend(self.similarity(*other, *slot).map(|likeness| (low, high, likeness)));
+                pairs.extend(self.similarity(*other, *slot).map(|similarity| (low, high, similarity)));
             }
         }
         SimilarityMatrix { clients: members.into_iter().map(|(client, _)| client).collect(), pairs }
     }
 
-    /// What it takes in memory.
+    /// Its size in memory.
     pub(super) fn bytes(&self) -> usize {
         self.mean.len() * 16 + self.weight.len() * 4
     }
 }
 
-/// Where a pair stands.
+/// The index of a pair.
 fn pair_index(one: usize, other: usize) -> usize {
     let (low, high) = (one.min(other), one.max(other));
     high * (high - 1) / 2 + low
 }
 
-/// What stands for the client in a slot that is free.
+/// The saved client number of a free slot.
 const FREE: u32 = u32::MAX;
 
 impl State for PairStatistics {
@@ -167,7 +167,7 @@ impl State for PairStatistics {
         self.weight = from.f32s("weight")?;
         let lengths = [self.mean.len(), self.n_shared_rounds.len(), self.last_shared_round.len()];
         if self.taken_since.len() != clients.len() || lengths != [n_pairs; 3] || self.weight.len() > n_pairs {
-            return Err(from.error("mean", "its lists do not have a number for every pair"));
+            return Err(from.error("mean", "its lists do not have one entry for every pair"));
         }
         Ok(())
     }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_running_mean_is_the_mean_of_all_that_was_seen() {
+    fn a_running_mean_is_the_mean_of_all_values() {
         let mut known = PairStatistics::default();
         let (one, other) = (known.admit(client(4), 0).0, known.admit(client(9), 0).0);
         let seen = [0.1, 0.7, 0.3, 0.9, 0.25];
@@ -199,25 +199,25 @@ mod tests {
         assert_eq!(
             known
                 .similarity(one, other)
-                .map(|likeness| (likeness.n_shared_rounds, likeness.last_shared_round)),
+                .map(|similarity| (similarity.n_shared_rounds, similarity.last_shared_round)),
             Some((5, 4))
         );
     }
 
     #[test]
-    fn what_is_older_by_a_half_life_counts_half() {
+    fn a_shared_round_that_is_a_half_life_older_counts_half() {
         let mut known = PairStatistics::default();
         let (one, other) = (known.admit(client(0), 0).0, known.admit(client(1), 0).0);
         known.record(one, other, 1.0, 0, Some(5.0));
         known.record(one, other, 0.0, 5, Some(5.0));
         assert!((mean(&known, 0, 1).unwrap() - 1.0 / 3.0).abs() < 1e-7);
         known.record(one, other, 0.0, 15, Some(5.0));
-        // 1 and 0 are left by 1/8 and 1/4 of a meeting.
+        // 1/8 of the pair with value 1 and 1/4 of the one with 0 are left.
         assert!((mean(&known, 0, 1).unwrap() - 0.125 / 1.375).abs() < 1e-7);
     }
 
     #[test]
-    fn a_slot_is_free_when_its_client_leaves_and_the_next_one_starts_anew() {
+    fn a_departed_clients_slot_is_reused_without_its_past() {
         let mut known = PairStatistics::default();
         let slots: Vec<_> = (0..3).map(|idx| known.admit(client(idx), 0).0).collect();
         known.record(slots[0], slots[1], 0.9, 0, None);

@@ -1,6 +1,6 @@
-//! Who may still be whose friend: pairs that lag far enough behind are not compared any more.
+//! Hoeffding races: pairs of clients that lag far enough behind are not compared any more.
 //!
-//! Hoeffding races of FL-FDMS (Wang and Xu, journal version, Theorem 2). With chance `1 - p` no friend is ever dropped.
+//! FL-FDMS (Wang and Xu, journal version, Theorem 2). With probability `1 - p` no friend is ever dropped.
 
 use ebb_round::{Bits, Loader, RoundNo, Saver, State, StateError};
 use ebb_settings::{NonNegative, Positive, Probability};
@@ -18,7 +18,7 @@ pub(super) struct Settings {
     factor: Positive,
     #[serde(default = "one_percent")]
     p: Positive,
-    /// The chance that two clients answer in the same round; estimated if it is not given.
+    /// The probability that two clients share a round; estimated if it is not given.
     beta: Option<Probability>,
     #[serde(default = "small")]
     delta_f: NonNegative,
@@ -26,14 +26,14 @@ pub(super) struct Settings {
     b_max: Positive,
 }
 
-/// How the threshold is made.
+/// The formula of the threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum ThresholdForm {
-    /// As Theorem 2 has it; the factor multiplies all of it.
+    /// Theorem 2; the factor multiplies the whole threshold.
     #[default]
     Paper,
-    /// As the authors' program has it: smaller by the root of two, and the factor leaves `delta_f` alone.
+    /// The authors' program: smaller by a factor of `sqrt(2)`, and `delta_f` is not multiplied by the factor.
     OfficialCode,
 }
 
@@ -54,7 +54,7 @@ fn three() -> Positive {
 }
 
 impl Settings {
-    /// The threshold after so many meetings.
+    /// The threshold after this number of shared rounds.
     fn theta(&self, n_clients: usize, n_rounds: u32, meetings: f64) -> f64 {
         let cases = 2.0 * (n_clients as f64).powi(2) * f64::from(n_rounds) * self.b_max.get();
         let numerator = 2.0 * libm::log(cases) - 2.0 * libm::log(self.p.get());
@@ -66,12 +66,12 @@ impl Settings {
         }
     }
 
-    /// Whether it was said that no two clients ever answer together.
+    /// Whether the settings exclude that two clients ever share a round.
     pub(super) fn excludes_meetings(&self) -> bool {
         self.beta.is_some_and(|beta| beta.get() <= 0.0)
     }
 
-    /// The chance whose complement is that a friend is dropped.
+    /// The probability that a friend is dropped.
     pub(super) fn p(&self) -> f64 {
         self.p.get()
     }
@@ -85,7 +85,7 @@ pub(super) struct Races {
     n_rounds: u32,
     /// For each slot, the slots that may still be its friend.
     candidates: Vec<Bits>,
-    /// Pairs that answered in the same round, and pairs there were, over all rounds.
+    /// The number of pairs that shared a round, and of all pairs, summed over rounds.
     meetings: (f64, f64),
     theta: f64,
 }
@@ -102,7 +102,7 @@ impl Races {
         }
     }
 
-    /// A slot was taken: anybody may be its friend, and it anybody's.
+    /// A new slot may be every slot's friend, and every slot its friend.
     pub(super) fn admit(&mut self, slot: usize, known: &PairStatistics) {
         let n_slots = known.n_slots();
         self.candidates.resize(n_slots, Bits::default());
@@ -114,7 +114,7 @@ impl Races {
         }
     }
 
-    /// Slots became free. Whoever lost its last candidate by that begins anew.
+    /// Removes free slots. A slot without candidates left starts again with all.
     pub(super) fn remove(&mut self, gone: &[usize], known: &PairStatistics) {
         for &slot in gone {
             self.candidates[slot].clear();
@@ -137,12 +137,12 @@ impl Races {
         self.candidates[of].iter()
     }
 
-    /// Where a slot stands in an order that puts those next to each other that may be friends.
+    /// The position of a slot in an order in which possible friends are adjacent.
     pub(super) fn order(&self, slot: usize) -> usize {
         self.candidates[slot].iter().next().map_or(slot, |first| first.min(slot))
     }
 
-    /// Drops whoever lags too far behind.
+    /// Drops candidates that lag too far behind.
     pub(super) fn run(
         &mut self,
         known: &PairStatistics,
@@ -160,14 +160,15 @@ impl Races {
         let (settings, n_clients, n_rounds) = (self.settings, self.n_clients, self.n_rounds);
         let theta = |meetings: f64| settings.theta(n_clients, n_rounds, meetings);
         self.theta = theta(beta * f64::from(number + 1));
-        // Similarities are from 0 to 1, so that nobody can lag by more.
+        // Similarities are from 0 to 1, so no candidate can lag by more.
         if self.theta > 1.0 {
             return;
         }
         for of in known.taken() {
             for (slot, lag, met) in lags(known, of, &self.candidates[of]) {
-                // The youngest of a pair says how long the two can have met; where beta is but the mean over all pairs, those
-                // that met less often are judged by that.
+                // The later slot of a pair determines how many rounds they can have shared. An estimated
+                // `beta` is a mean over all pairs, so pairs with fewer shared rounds are compared by their
+                // own number.
                 let t = number + 1 - known.since(of).max(known.since(slot));
                 let expected = beta * f64::from(t);
                 let given = settings.beta.is_some();
@@ -176,7 +177,7 @@ impl Races {
                     ThresholdForm::Paper => lag >= theta,
                     ThresholdForm::OfficialCode => lag > theta,
                 };
-                // The best stays whatever the threshold.
+                // The best candidate stays whatever the threshold.
                 if too_far && lag > 0.0 {
                     self.candidates[of].set(slot, false);
                 }
@@ -184,19 +185,19 @@ impl Races {
         }
     }
 
-    /// The chance that two clients answer in the same round.
+    /// The probability that two clients share a round.
     pub(super) fn beta(&self) -> f64 {
         let (together, all) = self.meetings;
         let estimated = if all > 0.0 { together / all } else { 0.0 };
         self.settings.beta.map_or(estimated, Probability::get)
     }
 
-    /// The threshold for whoever was there from the start.
+    /// The threshold for clients of the first round.
     pub(super) fn theta(&self) -> f64 {
         self.theta
     }
 
-    /// How many candidates a client has on average.
+    /// The mean number of candidates of a client.
     pub(super) fn mean_candidates(&self, known: &PairStatistics) -> f64 {
         let (mut total, mut n) = (0, 0);
         for slot in known.taken() {
@@ -207,12 +208,14 @@ impl Races {
     }
 }
 
-/// By how much each candidate that a slot met lags behind the best of them, and how often they met.
+/// For each compared candidate of a slot, its lag behind the best one and the number of shared rounds.
 fn lags(known: &PairStatistics, of: usize, candidates: &Bits) -> Vec<(usize, f64, u32)> {
     let met: Vec<_> =
         candidates.iter().filter_map(|slot| Some((slot, known.similarity(of, slot)?))).collect();
-    let best = met.iter().map(|(_, likeness)| likeness.mean).fold(f64::NEG_INFINITY, f64::max);
-    met.into_iter().map(|(slot, likeness)| (slot, best - likeness.mean, likeness.n_shared_rounds)).collect()
+    let best = met.iter().map(|(_, similarity)| similarity.mean).fold(f64::NEG_INFINITY, f64::max);
+    met.into_iter()
+        .map(|(slot, similarity)| (slot, best - similarity.mean, similarity.n_shared_rounds))
+        .collect()
 }
 
 impl State for Races {
@@ -296,7 +299,7 @@ mod tests {
         }
     }
 
-    /// Clients of which the first two are alike, and nobody else; met in every round up to `n_rounds`.
+    /// Clients of which only the first two are similar; all shared every round up to `n_rounds`.
     fn raced(n_rounds: u32) -> (Races, PairStatistics) {
         let mut known = PairStatistics::default();
         let mut races = Races::new(settings(ThresholdForm::Paper, 0.5), 4, n_rounds);
@@ -321,17 +324,17 @@ mod tests {
     }
 
     #[test]
-    fn whoever_lags_is_dropped_and_the_best_never_is() {
+    fn lagging_candidates_are_dropped_and_the_best_never_is() {
         let (races, known) = raced(60);
         assert!(may_be(&races, 0, 1) && may_be(&races, 1, 0));
         assert!(!may_be(&races, 0, 2) && !may_be(&races, 0, 3) && !may_be(&races, 1, 2));
-        // To client 2 all are equally unlike: none lags.
+        // To client 2 all are equally dissimilar: none lags.
         assert_eq!(races.candidates(2).count(), 3);
         assert_eq!(races.mean_candidates(&known), 8.0 / 4.0);
     }
 
     #[test]
-    fn a_threshold_of_nothing_leaves_the_best() {
+    fn a_threshold_of_zero_leaves_the_best() {
         let (_, known) = raced(3);
         let nothing = Settings {
             b_max: Positive::new(1e-9).unwrap(),
@@ -347,18 +350,21 @@ mod tests {
     }
 
     #[test]
-    fn whoever_loses_its_last_candidate_begins_anew() {
+    fn a_client_that_loses_its_last_candidate_starts_again_with_all() {
         let (mut races, mut known) = raced(60);
         let gone = known.keep_only(|client| client.idx() != 1);
         races.remove(&gone, &known);
         assert_eq!(races.candidates(0).collect::<Vec<_>>(), [2, 3]);
         let (slot, _) = known.admit(ClientId::new(9), 60);
         races.admit(slot, &known);
-        assert!(may_be(&races, slot, 3) && may_be(&races, 3, slot), "a newcomer may be anybody's friend");
+        assert!(
+            may_be(&races, slot, 3) && may_be(&races, 3, slot),
+            "a newcomer may be every client's friend"
+        );
     }
 
     #[test]
-    fn how_often_two_meet_is_estimated_from_the_answers() {
+    fn the_probability_of_shared_rounds_is_estimated_from_updates() {
         let mut races = Races::new(Settings { beta: None, ..settings(ThresholdForm::Paper, 1.0) }, 20, 500);
         let known = PairStatistics::default();
         (0..10).for_each(|number| races.run(&known, number, 10, 20));
