@@ -365,22 +365,30 @@ impl Coordinator {
         certificate_key: Option<[u8; 32]>,
     ) -> Result<(wire::Enrolled, Vec<Write>), (Reason, String)> {
         let Some(terms) = key.terms(&request.token) else {
-            let message = "this server's key did not make this token, or the token was revoked; ask the operator for one made by: ebbflow token";
+            let message = "this server's key did not make this token, or the token was revoked; ask the \
+                           operator for one made by: ebbflow token";
             return Err(("token", message.to_owned()));
         };
         if !(MIN_SECRET_BYTES..=64).contains(&request.secret.len()) {
             return Err(("malformed", format!("the secret must have {MIN_SECRET_BYTES} to 64 bytes")));
         }
-        let (member, uses) = self.members.enrol(&terms, unix_s, &request.secret, request.number).map_err(|why| {
-            let message = match why {
-                EnrolError::Expired => "the token has expired; ask for a new one",
-                EnrolError::UsedUp => "the token is used up: as many clients as it allows have enrolled; ask for a new one",
-                EnrolError::NumberNotAllowed => "the token does not let clients choose their numbers; join without a number, or ask for a token made with --numbers",
-                EnrolError::NumberTaken => "another client has this number; choose another",
-                EnrolError::Full => "no number is free; raise serve.max_clients",
-            };
-            ("token", message.to_owned())
-        })?;
+        let (member, uses) =
+            self.members.enrol(&terms, unix_s, &request.secret, request.number).map_err(|why| {
+                let message = match why {
+                    EnrolError::Expired => "the token has expired; ask for a new one",
+                    EnrolError::UsedUp => {
+                        "the token is used up: as many clients as it allows have enrolled; ask \
+                         for a new one"
+                    }
+                    EnrolError::NumberNotAllowed => {
+                        "the token does not let clients choose their numbers; join \
+                         without a number, or ask for a token made with --numbers"
+                    }
+                    EnrolError::NumberTaken => "another client has this number; choose another",
+                    EnrolError::Full => "no number is free; raise serve.max_clients",
+                };
+                ("token", message.to_owned())
+            })?;
         let number = member.client.number();
         let enrolled = wire::Enrolled { client: number, server: Bytes::copy_from_slice(&self.server_id) };
         let Some(uses) = uses else { return Ok((enrolled, Vec::new())) };
@@ -446,13 +454,15 @@ impl Coordinator {
     ) -> Result<ClientId, (Reason, String, bool)> {
         if hello.newest < PROTOCOL_VERSION || hello.oldest > PROTOCOL_VERSION {
             let message = format!(
-                "this server speaks version {PROTOCOL_VERSION} of the protocol and the client versions {} to {}; install the same release on both",
+                "this server speaks version {PROTOCOL_VERSION} of the protocol and the client versions {} to \
+                 {}; install the same release on both",
                 hello.oldest, hello.newest
             );
             return Err(("version", message, false));
         }
         if hello.server.as_ref() != self.server_id {
-            let message = "this client enrolled with another server: start that server here again, or join with another --home and a token of this one";
+            let message = "this client enrolled with another server: start that server here again, or join \
+                           with another --home and a token of this one";
             return Err(("unknown", message.to_owned(), false));
         }
         let Some(member) = self.members.authenticated(hello.client, &hello.secret) else {
@@ -466,15 +476,17 @@ impl Coordinator {
         if let (Some(certificate_key), Some(bound)) = (certificate_key, member.certificate_key)
             && !constant_time_eq(&certificate_key, &bound)
         {
-            let message = "this client showed another certificate before. Give that one, or one renewed with its key (--cert, --key). If \
-                           the key is lost, have the operator revoke this number, and enrol again with another --home and a token";
+            let message = "this client showed another certificate before. Give that one, or one renewed with \
+                           its key (--cert, --key). If the key is lost, have the operator revoke this \
+                           number, and enrol again with another --home and a token";
             return Err(("certificate", message.to_owned(), false));
         }
         if let Some(connection) = self.by_client.get(&member.client)
             && !constant_time_eq(&self.sessions[connection].session_key, &hello.session)
         {
             let message =
-                "this client is already connected; after a lost connection it is accepted once the server notices the loss"
+                "this client is already connected; after a lost connection it is accepted once the server \
+                 notices the loss"
                     .to_owned();
             return Err(("connected", message, false));
         }

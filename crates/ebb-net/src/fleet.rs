@@ -74,7 +74,11 @@ impl NetFleet {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) => {
-                return tracing::error!(file = %file.display(), %error, "cannot read the file of revoked clients");
+                return tracing::error!(
+                    file = %file.display(),
+                    %error,
+                    "cannot read the file of revoked clients"
+                );
             }
         };
         let number = |line: &str| {
@@ -398,7 +402,8 @@ impl ClientEvaluator {
                 if nobody_evaluates && !std::mem::replace(&mut self.warned_nobody_evaluates, true) {
                     tracing::warn!(
                         round = number,
-                        "no connected client holds out samples, so none evaluates the model; set data.split.held_out, or held_out in a worker's description"
+                        "no connected client holds out samples, so none evaluates the model; set \
+                         data.split.held_out, or held_out in a worker's description"
                     );
                 }
                 let loss = all.clone().map(|(_, loss, _)| loss).sum();

@@ -69,8 +69,8 @@ impl Recovery {
         let next = self.shared.writer.next_entry();
         if from > next {
             return Err(failed(format!(
-                "the checkpoint continues from entry {from}, but the journal ends before entry {next}, so they are of different times. Put back \
-                 both from one copy of the folder"
+                "the checkpoint continues from entry {from}, but the journal ends before entry {next}, so \
+                 they are of different times; put back both from one copy of the folder"
             )));
         }
         let (mut past, mut gap) = (VecDeque::new(), None);
@@ -81,9 +81,10 @@ impl Recovery {
             if seq != wanted && gap.is_none() {
                 gap = Some(match (past.is_empty(), from) {
                     (true, 0) => format!(
-                        "the journal begins with entry {seq}: older ones are pruned after two checkpoints. No \
-                         checkpoint of the folder can be used (see above). If rounds.jsonl is damaged, put back a copy of that \
-                         file; its first rows suffice. Otherwise put back a whole copy of the folder, or start a new run with another --out"
+                        "the journal begins with entry {seq}: older ones are pruned after two checkpoints. \
+                         No checkpoint of the folder can be used (see above). If rounds.jsonl is damaged, \
+                         put back a copy of that file; its first rows suffice. Otherwise put back a whole \
+                         copy of the folder, or start a new run with another --out"
                     ),
                     _ => format!("entry {wanted} is missing; put back a whole copy of the folder"),
                 });
@@ -145,8 +146,9 @@ impl Recovery {
                     return wanted(other).map(Some).ok_or_else(|| FleetError::Failed {
                         operation: doing.to_owned(),
                         message: format!(
-                            "the journal diverges from the run at entry {seq} ({description}). Record, settings and program must be those \
-                             of the run that wrote it: restore them, or start a new run with another --out"
+                            "the journal diverges from the run at entry {seq} ({description}). Record, \
+                             settings and program must be those of the run that wrote it: restore them, or \
+                             start a new run with another --out"
                         ),
                     });
                 }
@@ -158,9 +160,10 @@ impl Recovery {
             return Err(FleetError::Failed {
                 operation: doing.to_owned(),
                 message: format!(
-                    "the record (rounds.jsonl) has {recorded} rounds, and the journal ends in round {round}: they are of different times. \
-                     Nothing was changed, and no client was asked. Put back both from one copy of the folder, or roll back to the round where the \
-                     journal ends with: ebbflow rollback FOLDER --to {round}"
+                    "the record (rounds.jsonl) has {recorded} rounds, and the journal ends in round {round}: \
+                     they are of different times. Nothing was changed, and no client was asked. Put back \
+                     both from one copy of the folder, or roll back to the round where the journal ends \
+                     with: ebbflow rollback FOLDER --to {round}"
                 ),
             });
         }
@@ -284,8 +287,9 @@ fn check_digest(packed: &[u8], record: &UpdateRecord) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "the vectors that client {} sent for round {base} have changed since: the file or its disk is damaged. Put back a whole \
-         copy of the folder, or repeat that round with: ebbflow rollback FOLDER --to {base}",
+        "the vectors that client {} sent for round {base} have changed since: the file or its disk is \
+         damaged; put back a whole copy of the folder, or repeat that round with: ebbflow rollback FOLDER \
+         --to {base}",
         client.number()
     ))
 }
@@ -293,7 +297,8 @@ fn check_digest(packed: &[u8], record: &UpdateRecord) -> Result<(), String> {
 /// The error of a missing update, with a remedy.
 fn missing_entry(seq: u64) -> String {
     format!(
-        "the update of entry {seq} is missing: journal and record are of different times. Put back both from one copy of the folder, or start a new run with another --out"
+        "the update of entry {seq} is missing: journal and record are of different times; put back both from \
+         one copy of the folder, or start a new run with another --out"
     )
 }
 

@@ -116,7 +116,8 @@ impl std::fmt::Display for ServeError {
             ServeError::Fleet(error) => error.fmt(f),
             ServeError::Listen(address, error) if error.kind() == io::ErrorKind::AddrInUse => write!(
                 f,
-                "listening at {address}: another program already listens there; stop it, or give another address (serve.listen, serve.metrics)"
+                "listening at {address}: another program already listens there; stop it, or give another \
+                 address (serve.listen, serve.metrics)"
             ),
             ServeError::Listen(address, error) => write!(f, "listening at {address}: {error}"),
             ServeError::Tls(message) => write!(f, "the server's certificate: {message}"),
@@ -285,7 +286,8 @@ impl RunningServer {
             |rules: &Rules| rules.max_samples == u32::MAX && rules.max_samples_times_median.is_none();
         if self.shared.inspect(|coordinator| unbounded(coordinator.rules())).0 {
             tracing::warn!(
-                "clients evaluate the model, and one that reports many samples can outweigh all others; bound that by serve.max_samples or serve.max_samples_times"
+                "clients evaluate the model, and one that reports many samples can outweigh all others; \
+                 bound that by serve.max_samples or serve.max_samples_times"
             );
         }
         ClientEvaluator::new(self.recovery.clone(), Some(self.revoked_file.clone()), every, n_rounds)
@@ -442,8 +444,9 @@ fn open_coordinator(folder: &Path, rules: Rules, runtime: Option<Handle>) -> Res
     let number = key.derived_number("known");
     match store.key_fingerprint().map_err(failed)? {
         Some(known) if known != number && !is_new => {
-            let message = "this is not the key that the server used before: it is damaged, or of another folder. Put the former key back. \
-                           If it is lost, remove this file: tokens must then be made again, and updates in flight are refused";
+            let message = "this is not the key that the server used before: it is damaged, or of another \
+                           folder; put back the former key. If it is lost, remove this file: tokens must \
+                           then be made again, and updates in flight are refused";
             return Err(ServeError::File(key_file, io::Error::new(io::ErrorKind::InvalidData, message)));
         }
         Some(known) if known == number => {}

@@ -92,7 +92,8 @@ impl<T, E: Into<redb::Error>> StoreContext<T> for Result<T, E> {
 /// The message about a damaged file.
 fn damaged_message(what: &str) -> String {
     format!(
-        "the file is damaged ({what}); put back a whole copy of the folder, or start a new run with another --out"
+        "the file is damaged ({what}); put back a whole copy of the folder, or start a new run with another \
+         --out"
     )
 }
 

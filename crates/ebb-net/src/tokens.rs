@@ -67,8 +67,9 @@ impl Key {
         let bytes = match fs::read(file) {
             Ok(bytes) if bytes.len() == 32 => bytes,
             Ok(_) => {
-                let message = "not the key of a server, which has 32 bytes. Put the former key back. If it is lost, remove this file: \
-                               tokens must then be made again, and updates in flight are refused";
+                let message = "not the key of a server, which has 32 bytes; put back the former key. If it \
+                               is lost, remove this file: tokens must then be made again, and updates in \
+                               flight are refused";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, message));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

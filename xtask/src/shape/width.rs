@@ -15,7 +15,7 @@ const NOT_YET: &[(&str, usize)] = &[
     ("crates/ebb-exec/", 7),
     ("crates/ebb-fetch/", 24),
     ("crates/ebb-methods/", 172),
-    ("crates/ebb-net/", 83),
+    ("crates/ebb-net/", 4),
     ("crates/ebb-papers/", 13),
     ("crates/ebb-plot/", 12),
     ("crates/ebb-record/", 48),

@@ -42,15 +42,15 @@ pub(super) fn endpoint(options: &JoinOptions) -> Result<Endpoint, JoinError> {
             endpoint.tls_config(tls).map_err(|error| {
                 let remedy = match options.ca {
                     Some(_) => "check the given certificates",
-                    None => "give the certificate that the server's is signed by: --ca FILE",
+                    None => "give the certificate of the server's authority: --ca FILE",
                 };
                 unusable(&format!("{}; {remedy}", error_chain(&error)))
             })
         }
         Some("http") if options.allow_plaintext || is_loopback(endpoint.uri()) => Ok(endpoint),
         Some("http") => Err(unusable(
-            "every party on the path could read this client's secret and its updates; use https://, or give --plain if something else \
-             protects the connection",
+            "every party on the path could read this client's secret and its updates; use https://, or give \
+             --plain if something else protects the connection",
         )),
         _ => Err(unusable(form)),
     }
@@ -78,11 +78,11 @@ pub(super) fn certificate_problem(error: &(dyn Error + 'static), options: &JoinO
             ),
             _ if options.ca.is_none() => (
                 "the server's certificate is not trusted by this machine",
-                "give the one that it is signed by: --ca FILE",
+                "give the certificate of its authority: --ca FILE",
             ),
             _ => (
-                "the server's certificate is not signed by the one given by --ca",
-                "give the one that it is signed by",
+                "the server's certificate is not signed by the authority given by --ca",
+                "give the authority that signed it",
             ),
         },
         _ => return None,
@@ -171,8 +171,10 @@ mod tests {
             )
         };
         let unknown = || rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
-        assert!(check(unknown(), false).unwrap().contains("give the one that it is signed by: --ca FILE"));
-        assert!(check(unknown(), true).unwrap().contains("not signed by the one given"));
+        assert!(
+            check(unknown(), false).unwrap().contains("give the certificate of its authority: --ca FILE")
+        );
+        assert!(check(unknown(), true).unwrap().contains("not signed by the authority given"));
         let name = rustls::Error::InvalidCertificate(CertificateError::NotValidForName);
         assert!(check(name, true).unwrap().contains("--server-name"));
         // These problems may resolve themselves.

@@ -119,8 +119,8 @@ impl fmt::Display for DeclineReason {
             DeclineReason::InvalidMessage(invalid) => invalid.fmt(f),
             DeclineReason::MemoryLimit { needed_bytes, most_bytes } => write!(
                 f,
-                "the job needs {needed_bytes} bytes by an estimate, and this client allows {most_bytes}; if it has more, raise \
-                 --most-memory"
+                "the job needs {needed_bytes} bytes by an estimate, and this client allows {most_bytes}; if \
+                 it has more, raise --most-memory"
             ),
             DeclineReason::TimeLimit => {
                 f.write_str("the job took longer than this client allows (--most-job-s)")

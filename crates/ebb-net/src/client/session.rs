@@ -201,7 +201,9 @@ impl Client {
             loop {
                 tokio::select! {
                     prepared = &mut preparing => break prepared,
-                    _ = heartbeats.tick() => send_message(to, ClientMessage::Heartbeat(wire::Heartbeat { steps: 0 })).await?,
+                    _ = heartbeats.tick() => {
+                        send_message(to, ClientMessage::Heartbeat(wire::Heartbeat { steps: 0 })).await?;
+                    }
                     signal = stop_requested(until) => return send_leave(signal, to, from).await,
                 }
             }
@@ -293,7 +295,9 @@ impl Client {
             tokio::select! {
                 message = from.message() => {
                     last_received = Instant::now();
-                    let Some(message) = message? else { return Err(Status::unavailable("the server closed the connection")) };
+                    let Some(message) = message? else {
+                        return Err(Status::unavailable("the server closed the connection"));
+                    };
                     let Some(message) = message.message else { continue };
                     let before = self.n_jobs;
                     if let Some(end) = self.receive(message, to).await? {
@@ -307,7 +311,10 @@ impl Client {
                     match result {
                         // A retry would not help.
                         Err(status) if status.code() == Code::InvalidArgument => {
-                            tracing::warn!(why = sanitized(status.message()), "the server does not accept a transfer");
+                            tracing::warn!(
+                                why = sanitized(status.message()),
+                                "the server does not accept a transfer"
+                            );
                             self.decline_job(to, DeclineReason::NotAccepted).await?;
                         }
                         result => self.transfer_done(result?, to).await?,

@@ -28,7 +28,8 @@ impl Coordinator {
                     client = client.number(),
                     reported,
                     credited,
-                    "it reports many times the median of samples and is credited with fewer (serve.max_samples_times)"
+                    "it reports many times the median of samples and is credited with fewer \
+                     (serve.max_samples_times)"
                 );
             }
         }

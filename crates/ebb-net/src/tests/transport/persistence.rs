@@ -43,7 +43,7 @@ fn a_changed_key_is_refused_and_a_lost_one_is_created_again() {
     damaged[17] ^= 2;
     fs::write(&file, damaged).unwrap();
     let error = open().unwrap_err();
-    assert!(error.contains("server.key") && error.contains("Put the former key back"), "{error}");
+    assert!(error.contains("server.key") && error.contains("put back the former key"), "{error}");
     fs::write(&file, whole).unwrap();
     open().unwrap();
     fs::remove_file(&file).unwrap();

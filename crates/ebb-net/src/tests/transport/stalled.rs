@@ -66,7 +66,7 @@ fn a_second_server_reports_the_conflict() {
     assert!(same_address.contains("give another address"), "{same_address}");
     std::fs::write(elsewhere.path().join(KEY_FILE), "short").unwrap();
     let key = start(elsewhere.path());
-    assert!(key.contains("Put the former key back"), "{key}");
+    assert!(key.contains("put back the former key"), "{key}");
 }
 
 /// How many heartbeats a client receives before its connection is cut.

@@ -83,10 +83,11 @@ fn with_tls_both_sides_must_trust_each_other() {
     // None of these is ever accepted, and each states a remedy.
     check(
         with(None, Some(client.clone())),
-        "not trusted by this machine (invalid peer certificate: UnknownIssuer); give the one that it is signed by: --ca FILE",
+        "not trusted by this machine (invalid peer certificate: UnknownIssuer); give the \
+         certificate of its authority: --ca FILE",
     );
     let other = Authority::new().pem;
-    check(with(Some(&other), Some(client.clone())), "not signed by the one given by --ca");
+    check(with(Some(&other), Some(client.clone())), "not signed by the authority given by --ca");
     let misnamed =
         JoinOptions { server_name: Some("elsewhere".to_owned()), ..with(Some(&ca), Some(client.clone())) };
     check(misnamed, "give it by --server-name NAME");
@@ -150,7 +151,7 @@ fn changed_certificates_are_loaded_again_unless_they_are_invalid() {
     let identity = Some(former.signed("client"));
     let late = JoinOptions { ca: Some(former.pem.clone()), identity, ..fixture.options(2) };
     let error = fixture.join_error(late);
-    assert!(error.contains("not signed by the one given by --ca"), "{error}");
+    assert!(error.contains("not signed by the authority given by --ca"), "{error}");
     // Invalid files change nothing: the last valid ones stay in use until there are valid ones again.
     for (name, text) in [("server.pem", "nothing"), ("server.key", &certificates.authority.signed("x").1)] {
         certificates.put(name, text);
