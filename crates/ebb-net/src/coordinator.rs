@@ -555,7 +555,7 @@ impl Coordinator {
         let (samples, most) = (ready.samples, self.rules.max_samples);
         if samples > most {
             let message = format!(
-                "{samples} samples are more than this run believes of a client (serve.max_samples = {most})"
+                "{samples} samples are more than this run accepts of a client (serve.max_samples = {most})"
             );
             return self.expel(connection, "unable", &message, true);
         }
@@ -631,7 +631,7 @@ impl Coordinator {
             // A client changes what it reported by reconnecting. Doing so again and again would keep the disk
             // busy.
             ClientMessage::Ready(_) if session.ready => {
-                self.expel(connection, "malformed", "it reported ready twice", false)
+                self.expel(connection, "malformed", "it reported ready twice", false);
             }
             ClientMessage::Ready(ready) => self.receive_ready(connection, client, &ready, now_s),
             // The client prepares its trainer, and does not read messages yet.

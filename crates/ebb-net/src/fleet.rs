@@ -169,7 +169,7 @@ impl NetFleet {
             let (record, delta) = self.recovery.replayed_update(seq)?;
             self.add_response_time(&record);
             self.recovery.shared.with_coordinator(|coordinator, _| {
-                coordinator.mark_journaled(record.client, record.base, record.learning_rate)
+                coordinator.mark_journaled(record.client, record.base, record.learning_rate);
             });
             sink.offer(record.client, record.to_update(delta))?;
         }

@@ -93,7 +93,7 @@ fn reply(
     let mut words = line.unwrap_or_default().split(' ');
     match (words.next(), words.next()) {
         (Some("GET"), Some("/metrics")) if !token.is_none_or(|token| presents_token(request, token)) => {
-            ("401 Unauthorized", "show the server's token: Authorization: Bearer TOKEN\n".to_owned())
+            ("401 Unauthorized", "send the server's token: Authorization: Bearer TOKEN\n".to_owned())
         }
         (Some("GET"), Some("/metrics")) => {
             let store_bytes = shared.store.file_bytes();
@@ -143,7 +143,7 @@ fn exposition(coordinator: &Coordinator, store_bytes: u64, now_s: f64) -> String
     metric(
         "round_open_seconds",
         "gauge",
-        "How long the round has been open; 0 if none is",
+        "Seconds that the round has been open; 0 if none is open",
         open_for_s as u64,
     );
     metric("round_waited_for", "gauge", "Clients that the open round waits for", waited_for as u64);
@@ -174,7 +174,7 @@ fn expiry_metrics(expiries: &[CertificateExpiry], unix_s: u64) -> String {
     if !expiries.is_empty() {
         let _ = writeln!(
             text,
-            "# HELP {name} Until a certificate of the server or of its clients' authority expires"
+            "# HELP {name} Seconds until a certificate of the server or of its clients' authority expires"
         );
         let _ = writeln!(text, "# TYPE {name} gauge");
     }
@@ -190,9 +190,9 @@ mod tests {
 
     #[test]
     fn the_time_until_certificates_expire_is_counted_down_and_beyond_zero() {
-        let expiries =
+        let expiry =
             |of, until_s| CertificateExpiry { purpose: of, file: "a.pem".into(), expires_unix_s: until_s };
-        let text = expiry_metrics(&[expiries("clients", 5000), expiries("server", 900)], 1000);
+        let text = expiry_metrics(&[expiry("clients", 5000), expiry("server", 900)], 1000);
         assert!(text.contains("\nebbflow_certificate_expires_in_seconds{of=\"clients\"} 4000\n"), "{text}");
         assert!(text.ends_with("\nebbflow_certificate_expires_in_seconds{of=\"server\"} -100\n"), "{text}");
         assert_eq!(expiry_metrics(&[], 1000), "");

@@ -654,7 +654,7 @@ impl Fleet for Service {
                 return no_memory();
             }
             self.shared.with_coordinator(|coordinator, _| {
-                coordinator.refuse(reason, None, "an upload that cannot be taken")
+                coordinator.refuse(reason, None, "an upload that cannot be taken");
             });
             match reason {
                 "unknown" => Status::unauthenticated("no such session"),
@@ -807,7 +807,7 @@ async fn attend(
         }
         Err(_) => {
             return shared.with_coordinator(|coordinator, _| {
-                coordinator.refuse("silent", None, "the client sent no hello")
+                coordinator.refuse("silent", None, "the client sent no hello");
             });
         }
     };
@@ -836,7 +836,7 @@ async fn attend(
 fn stream_failed(shared: &Shared, connection: ConnectionId, status: &Status) {
     if let Some(reason) = refusal_reason(status) {
         shared.with_coordinator(|coordinator, _| {
-            coordinator.expel(connection, reason, status.message(), false)
+            coordinator.expel(connection, reason, status.message(), false);
         });
     }
 }

@@ -130,7 +130,7 @@ impl Shared {
         match undecoded.decode() {
             Err((reason, message)) => {
                 self.with_coordinator(|coordinator, now_s| {
-                    coordinator.reject_update(client, round, reason, message, now_s)
+                    coordinator.reject_update(client, round, reason, message, now_s);
                 });
             }
             Ok(mut received) => {
@@ -210,7 +210,7 @@ impl Shared {
             let Some(shared) = me.upgrade() else { return };
             match result {
                 Ok(()) => shared.with_coordinator(|coordinator, now_s| {
-                    coordinator.update_journaled(seq, received, now_s)
+                    coordinator.update_journaled(seq, received, now_s);
                 }),
                 Err(error) => shared.fail(error),
             }

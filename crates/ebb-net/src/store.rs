@@ -82,7 +82,7 @@ impl<T, E: Into<redb::Error>> StoreContext<T> for Result<T, E> {
                 StoreError { doing, message: damaged_message(&error.to_string()) }
             }
             redb::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                StoreError { doing, message: damaged_message("it does not start as a store does") }
+                StoreError { doing, message: damaged_message("it does not begin like a store") }
             }
             other => StoreError { doing, message: other.to_string() },
         })
@@ -571,7 +571,7 @@ impl Queue {
 }
 
 fn closed_error() -> StoreError {
-    StoreError { doing: "writing", message: "it is closed".to_owned() }
+    StoreError { doing: "writing", message: "the store is closed".to_owned() }
 }
 
 /// Writes until the channel is closed and everything is written.

@@ -153,7 +153,7 @@ impl ReloadingTls {
                 // The server stopped listening.
                 let _ = to.send(Ok(ServerStream::Encrypted(Box::new(stream)))).await;
             }
-            Err(error) => tracing::debug!(%error, "no TLS"),
+            Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
         }
     }
 }

@@ -179,7 +179,7 @@ impl Key {
 }
 
 impl Terms {
-    fn to_bytes(&self) -> [u8; TERMS_BYTES] {
+    fn to_bytes(self) -> [u8; TERMS_BYTES] {
         let mut bytes = [0; TERMS_BYTES];
         bytes[..8].copy_from_slice(&self.id);
         bytes[8..16].copy_from_slice(&self.expires_unix_s.to_le_bytes());

@@ -265,7 +265,7 @@ impl FuzzedCoordinator {
         let (client, round) = (undecoded.client, undecoded.round());
         match undecoded.decode() {
             Err((reason, message)) => {
-                self.coordinator.reject_update(client, round, reason, message, self.now_s)
+                self.coordinator.reject_update(client, round, reason, message, self.now_s);
             }
             Ok(received) => {
                 self.coordinator.update_journaled(self.next_entry, received, self.now_s);
@@ -444,7 +444,7 @@ impl FuzzedCoordinator {
         for effect in self.coordinator.take_effects() {
             match effect {
                 Effect::Send(connection, ServerMessage::Job(job)) => {
-                    drop(self.jobs.insert((connection, job.round), job))
+                    drop(self.jobs.insert((connection, job.round), job));
                 }
                 Effect::Send(connection, ServerMessage::Settled(settled))
                     if connection < ConnectionId::from(HONEST) =>
@@ -456,7 +456,7 @@ impl FuzzedCoordinator {
                     assert!(connection >= ConnectionId::from(HONEST), "{refused:?}");
                 }
                 Effect::Close(connection) => {
-                    assert!(connection >= ConnectionId::from(HONEST), "an honest client is disconnected")
+                    assert!(connection >= ConnectionId::from(HONEST), "an honest client is disconnected");
                 }
                 Effect::Decode(undecoded) => self.undecoded.push(*undecoded),
                 Effect::Send(..) | Effect::Write(_) => {}

@@ -801,7 +801,7 @@ impl JobStateCounts {
             Some(JobState::Journaled(Some(_))) => &mut self.unusable,
             _ => return,
         };
-        *to = to.checked_add_signed(count).expect("what is taken away was added before");
+        *to = to.checked_add_signed(count).expect("counts never fall below 0");
     }
 }
 

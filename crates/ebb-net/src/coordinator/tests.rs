@@ -580,10 +580,10 @@ fn invalid_updates_are_refused() {
     check(&mut fixture, 1, &packed, |message| message.steps = 2);
     check(&mut fixture, 2, &packed, |message| message.delta = None);
     check(&mut fixture, 3, &packed, |message| {
-        message.delta.as_mut().unwrap().digest = Bytes::from_static(b"short")
+        message.delta.as_mut().unwrap().digest = Bytes::from_static(b"short");
     });
     check(&mut fixture, 4, &packed, |message| {
-        message.delta.as_mut().unwrap().digest = Bytes::from_static(&[0; 32])
+        message.delta.as_mut().unwrap().digest = Bytes::from_static(&[0; 32]);
     });
     check(&mut fixture, 5, b"no parcel", |_| {});
     // As if the client had done a small part of much work: methods would scale it up.
@@ -603,7 +603,7 @@ fn no_client_is_assigned_more_steps_than_its_samples_make() {
         let packed_models = PackedModel::pack_all(&assignments, Packing::default());
         fixture.coordinator.mark_selected(0, &assignments, &packed_models);
         fixture.coordinator.begin_round(0, &assignments, &packed_models, Wait::Deadline, 0.0, 0.0);
-        // A server that was killed knows it too.
+        // A restarted server knows it, too.
         let mut to = Saver::new();
         SavedCoordinator::of(&fixture.coordinator).save(&mut to);
         SavedCoordinator::load(&mut Loader::new(&to.finish())).unwrap().restore(&mut fixture.coordinator);

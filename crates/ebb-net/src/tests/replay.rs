@@ -256,7 +256,7 @@ impl ScriptedClients {
         let Some((client, message)) = delivered else { return false };
         match message {
             ServerMessage::Welcome(welcome) => {
-                self.with_client(client, |scripted| scripted.session = welcome.session)
+                self.with_client(client, |scripted| scripted.session = welcome.session);
             }
             ServerMessage::Job(job) => self.train(shared, client, &job),
             ServerMessage::Probe(probe) => self.probe(shared, client, &probe),
@@ -354,7 +354,7 @@ impl ScriptedClients {
             _ => message.round,
         };
         self.with_client(client, |scripted| {
-            scripted.pending_update = Some((arrives, update_message, packed))
+            scripted.pending_update = Some((arrives, update_message, packed));
         });
         if arrives == message.round {
             self.send_update(shared, client);
@@ -420,7 +420,7 @@ impl ScriptedClients {
             in_hand: job_in_flight,
         };
         shared.with_coordinator(|coordinator, now_s| {
-            coordinator.receive(connection, ClientMessage::Ready(ready), now_s)
+            coordinator.receive(connection, ClientMessage::Ready(ready), now_s);
         });
     }
 
@@ -583,7 +583,7 @@ impl ScriptedClients {
             state: Mutex::new(state),
             task: run.task,
             rule: run.rule,
-            evaluates: evaluates,
+            evaluates,
             key: [3; 32],
         })
     }

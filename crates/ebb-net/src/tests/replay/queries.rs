@@ -3,10 +3,10 @@
 use super::*;
 
 /// Tries every message after which, and every entry before which, a server can be killed.
-fn check(recipe: &str, evaluates: bool, is_answer: fn(&Entry) -> bool) {
+fn check(recipe: &str, evaluates: bool, is_reply: fn(&Entry) -> bool) {
     let (rows, entries) = run_with_kills(recipe, evaluates, &[], 3);
     let wanted: Vec<_> = rows.iter().map(|row| without_bytes_down(row)).collect();
-    let replies: Vec<_> = entries.iter().filter(|entry| is_answer(entry)).cloned().collect();
+    let replies: Vec<_> = entries.iter().filter(|entry| is_reply(entry)).cloned().collect();
     assert_eq!(replies.len(), SCRIPT.len(), "one per round");
     let after = (0..140).map(Kill::After);
     let kills = after.chain((0..entries.len() as u64).map(Kill::Before));
@@ -14,7 +14,7 @@ fn check(recipe: &str, evaluates: bool, is_answer: fn(&Entry) -> bool) {
         let (rows, entries) = run_with_kills(recipe, evaluates, &[kill], every);
         let rows: Vec<_> = rows.iter().map(|row| without_bytes_down(row)).collect();
         assert_eq!(rows, wanted, "killed {kill:?}");
-        let again: Vec<_> = entries.into_iter().filter(is_answer).collect();
+        let again: Vec<_> = entries.into_iter().filter(is_reply).collect();
         assert_eq!(again.len(), replies.len(), "killed {kill:?}: one per round, once");
         if evaluates {
             assert_eq!(again, replies, "killed {kill:?}");

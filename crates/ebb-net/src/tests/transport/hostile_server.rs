@@ -207,15 +207,8 @@ fn meet(script: Script, limits: ClientLimits, trains: TrainFn) -> MeetingOutcome
     let (received, mut receiver) = mpsc::channel(16);
     let (hellos, fetches) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let (counted, fetched) = (Arc::clone(&hellos), Arc::clone(&fetches));
-    let server = HostileServer {
-        first,
-        messages,
-        content,
-        for_ever,
-        hellos: counted,
-        fetches: fetched,
-        received: received,
-    };
+    let server =
+        HostileServer { first, messages, content, for_ever, hellos: counted, fetches: fetched, received };
     let made = Arc::new(AtomicUsize::new(0));
     let makes = Arc::clone(&made);
     let make: MakeTrainer = Box::new(move |_| {
