@@ -289,7 +289,7 @@ pub(crate) async fn join_with_backoff(
         let began = Instant::now();
         let mut within = until.clone();
         let outcome = tokio::select! {
-            visit = member.run_session(&endpoint, &mut within) => visit,
+            end = member.run_session(&endpoint, &mut within) => end,
             // Within a session the client tells the server that it leaves. Elsewhere there is no server to
             // tell.
             () = stop_requested(&mut until, Duration::from_secs(5)) => return Ok(JoinOutcome::Stopped),

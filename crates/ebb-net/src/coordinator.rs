@@ -604,13 +604,13 @@ impl Coordinator {
         job_in_flight: &wire::InHand,
     ) -> bool {
         let round = job_in_flight.round;
-        let asked = self.selections.get(&round).and_then(|asked| asked.job_states.get(&client)).copied();
+        let state = self.selections.get(&round).and_then(|one| one.job_states.get(&client)).copied();
         let genuine = self.is_ticket(client, round, &job_in_flight.ticket);
-        match asked.filter(|_| genuine) {
+        match state.filter(|_| genuine) {
             // While the update is being written, the outcome follows later.
             Some(JobState::Pending | JobState::Writing) => true,
-            Some(taken @ JobState::Journaled(_)) => {
-                self.send_settled(client, round, taken);
+            Some(settled @ JobState::Journaled(_)) => {
+                self.send_settled(client, round, settled);
                 false
             }
             Some(JobState::Failed) | None => {
@@ -908,7 +908,9 @@ impl Coordinator {
 
     /// Whether a job of this client is pending.
     fn owes_update(&self, client: ClientId) -> bool {
-        self.selections.values().any(|asked| asked.job_states.get(&client) == Some(&JobState::Pending))
+        self.selections
+            .values()
+            .any(|selection| selection.job_states.get(&client) == Some(&JobState::Pending))
     }
 
     /// Forgets selections so old that no update of them counts any more.

@@ -81,21 +81,24 @@ impl SavedCoordinator {
         to.u32s("hands", &self.in_flight.keys().map(|client| client.number()).collect::<Vec<_>>());
         to.u32s("jobs", &self.in_flight.values().copied().collect::<Vec<_>>());
         to.u64("asked", self.selections.len() as u64);
-        for (round, asked) in &self.selections {
+        for (round, selection) in &self.selections {
             to.u64("round", u64::from(*round));
-            to.f64("rate", f64::from(asked.learning_rate));
-            to.u32s("clients", &asked.job_states.keys().map(|client| client.number()).collect::<Vec<_>>());
+            to.f64("rate", f64::from(selection.learning_rate));
+            to.u32s(
+                "clients",
+                &selection.job_states.keys().map(|client| client.number()).collect::<Vec<_>>(),
+            );
             // An update that was being written is in the journal after this entry, or was never received.
             let state = |state: &JobState| match state {
                 JobState::Pending | JobState::Writing => 0,
                 JobState::Journaled(_) => 1,
                 JobState::Failed => 2,
             };
-            to.u32s("fates", &asked.job_states.values().map(state).collect::<Vec<_>>());
-            to.u32s("workers", &asked.jobs.keys().map(|client| client.number()).collect::<Vec<_>>());
-            let values = asked.jobs.values().flat_map(|job| encode_work(job.work, job.samples));
+            to.u32s("fates", &selection.job_states.values().map(state).collect::<Vec<_>>());
+            to.u32s("workers", &selection.jobs.keys().map(|client| client.number()).collect::<Vec<_>>());
+            let values = selection.jobs.values().flat_map(|job| encode_work(job.work, job.samples));
             to.u32s("work", &values.collect::<Vec<_>>());
-            let models: Vec<u8> = asked.jobs.values().flat_map(|job| *job.model.bytes()).collect();
+            let models: Vec<u8> = selection.jobs.values().flat_map(|job| *job.model.bytes()).collect();
             to.bytes("models", &models);
         }
     }
@@ -232,34 +235,34 @@ impl UndecodedUpdate {
             message: received,
             steps,
             steps_asked,
-            learning_rate: rate,
+            learning_rate,
             digest,
             packed,
             n_params,
             bounds,
-            side_names: sides,
-            response_time_s: took_s,
-            reservation: room,
+            side_names,
+            response_time_s,
+            reservation,
         } = self;
         if Digest::of(&packed) != digest {
             return Err(("malformed", "the vectors do not match their digest"));
         }
         let (delta, payload) =
             pack::unpack(&packed, bounds).map_err(|_| ("malformed", "the vectors cannot be decoded"))?;
-        if delta.side_vectors.keys().any(|name| !sides.contains(name)) {
+        if delta.side_vectors.keys().any(|name| !side_names.contains(name)) {
             return Err(("malformed", "the recipe does not ask for this side vector"));
         }
         let record = UpdateRecord {
             client,
             base: received.round,
-            learning_rate: rate,
+            learning_rate,
             steps,
             steps_asked,
             samples: received.samples,
             loss: received.loss,
             loss_fall: received.loss_fall,
             accuracy: received.accuracy,
-            response_time_s: took_s,
+            response_time_s,
             payload,
             digest: Some(digest),
         };
@@ -270,7 +273,7 @@ impl UndecodedUpdate {
             packed,
             update,
             unusable_because: flaw,
-            in_flight_reservation: Some(room),
+            in_flight_reservation: Some(reservation),
             kept_reservation: None,
         })
     }
@@ -376,7 +379,8 @@ impl Coordinator {
 
     /// Sets the state of a client's job, if the round selected the client.
     pub(super) fn set_job_state(&mut self, round: RoundNo, client: ClientId, state: JobState) {
-        let Some(known) = self.selections.get_mut(&round).and_then(|asked| asked.job_states.get_mut(&client))
+        let Some(known) =
+            self.selections.get_mut(&round).and_then(|selection| selection.job_states.get_mut(&client))
         else {
             return;
         };
@@ -400,15 +404,15 @@ impl Coordinator {
     ) {
         self.forget_old_rounds(number);
         let learning_rate = assignments.first().map_or(0.0, |assignment| assignment.job.learning_rate);
-        let asked = self
+        let selection = self
             .selections
             .entry(number)
             .or_insert_with(|| RoundSelection::with_learning_rate(learning_rate));
-        asked.learning_rate = learning_rate;
+        selection.learning_rate = learning_rate;
         for (assignment, packed_model) in assignments.iter().zip(packed_models) {
-            asked.job_states.entry(assignment.client).or_insert(JobState::Pending);
+            selection.job_states.entry(assignment.client).or_insert(JobState::Pending);
             let samples = self.members.get(assignment.client).and_then(|member| member.samples).unwrap_or(0);
-            asked.jobs.insert(
+            selection.jobs.insert(
                 assignment.client,
                 AssignedJob { work: assignment.job.work, samples, model: packed_model.digest },
             );
@@ -422,8 +426,8 @@ impl Coordinator {
     }
 
     /// Whether this is the ticket of a client's job in a round.
-    pub(super) fn is_ticket(&self, client: ClientId, round: RoundNo, shown: &[u8]) -> bool {
-        self.ticket(client, round).is_some_and(|ticket| constant_time_eq(&ticket, shown))
+    pub(super) fn is_ticket(&self, client: ClientId, round: RoundNo, presented: &[u8]) -> bool {
+        self.ticket(client, round).is_some_and(|ticket| constant_time_eq(&ticket, presented))
     }
 
     /// Sets the clients that had a job in flight at the roll call of a replayed round.
@@ -439,10 +443,11 @@ impl Coordinator {
     }
 
     /// Notes that the journal holds an update, so that the client is not asked again.
-    pub(crate) fn mark_journaled(&mut self, client: ClientId, base: RoundNo, rate: f32) {
+    pub(crate) fn mark_journaled(&mut self, client: ClientId, base: RoundNo, learning_rate: f32) {
         self.release_job(client, base);
-        let asked = self.selections.entry(base).or_insert_with(|| RoundSelection::with_learning_rate(rate));
-        asked.job_states.insert(client, JobState::Journaled(None));
+        let selection =
+            self.selections.entry(base).or_insert_with(|| RoundSelection::with_learning_rate(learning_rate));
+        selection.job_states.insert(client, JobState::Journaled(None));
     }
 
     /// Restores an update of the journal that was not yet passed to the engine.
@@ -511,10 +516,10 @@ impl Coordinator {
     }
 
     /// Repeats the stop message to a client that reconnected with a job of a round that is being stopped.
-    pub(super) fn resend_stop(&mut self, line: super::ConnectionId, round: RoundNo) {
+    pub(super) fn resend_stop(&mut self, connection: super::ConnectionId, round: RoundNo) {
         if self.open_round.as_ref().is_some_and(|open| open.number == round && open.stop_sent) {
             let finish = self.rules.after_deadline == AfterDeadline::Late;
-            self.effects.push(Effect::Send(line, ServerMessage::Stop(wire::Stop { round, finish })));
+            self.effects.push(Effect::Send(connection, ServerMessage::Stop(wire::Stop { round, finish })));
         }
     }
 
@@ -539,19 +544,19 @@ impl Coordinator {
         let content = update.delta.as_ref().ok_or(("malformed", "the update has no vectors"))?;
         let digest =
             Digest::from_slice(&content.digest).ok_or(("malformed", "the digest has a wrong length"))?;
-        let asked = self
+        let selection = self
             .selections
             .get(&update.round)
             .ok_or(("other-round", "the update is for a round that is long closed"))?;
-        let job = asked
+        let job = selection
             .jobs
             .get(&client)
             .ok_or(("not-asked", "the update is for a round that did not select the client"))?;
         if !self.is_ticket(client, update.round, &update.ticket) {
             return Err(("forged", "the update is for a job that this client was not given"));
         }
-        let (learning_rate, job) = (asked.learning_rate, *job);
-        match asked
+        let (learning_rate, job) = (selection.learning_rate, *job);
+        match selection
             .job_states
             .get(&client)
             .ok_or(("not-asked", "the update is for a round that did not select the client"))?

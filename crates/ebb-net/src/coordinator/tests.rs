@@ -593,7 +593,7 @@ fn invalid_updates_are_refused() {
 
 #[test]
 fn no_client_is_assigned_more_steps_than_its_samples_make() {
-    for (says, samples, taken) in [(6, 20, true), (7, 20, false), (7, 30, true), (6, 10, true)] {
+    for (n_steps, samples, is_accepted) in [(6, 20, true), (7, 20, false), (7, 30, true), (6, 10, true)] {
         let mut fixture = TestCoordinator::with_clients(rules(), 1);
         // Twice over 20 samples, seven at a time: six steps.
         let (two, seven) = (NonZeroU32::new(2).unwrap(), NonZeroU32::new(7));
@@ -614,9 +614,9 @@ fn no_client_is_assigned_more_steps_than_its_samples_make() {
         let packed = pack(&Parcel::of(vec![1.0, 0.0]), Packing::default()).bytes;
         let content = fixture.upload(1, &packed);
         let message = update_message(0, &ticket(client_id(0), 0), content);
-        fixture.receive(1, ClientMessage::Answer(wire::Answer { steps_asked: says, ..message }));
-        let refused = if taken { "" } else { "malformed" };
-        assert_eq!(fixture.settled(), [(1, refused)], "{says} steps with {samples} samples");
+        fixture.receive(1, ClientMessage::Answer(wire::Answer { steps_asked: n_steps, ..message }));
+        let refused = if is_accepted { "" } else { "malformed" };
+        assert_eq!(fixture.settled(), [(1, refused)], "{n_steps} steps with {samples} samples");
     }
 }
 

@@ -98,7 +98,7 @@ impl TestServer {
             census: _,
             token,
             url_scheme: scheme,
-            client_runtime: outside,
+            client_runtime: runtime,
         } = self;
         drop((served, fleet));
         let (served, fleet) = TestServer::start(&folder, rules, None, port, UNAUTHENTICATED_TIMEOUT);
@@ -110,7 +110,7 @@ impl TestServer {
                 census: Census::new(),
                 token,
                 url_scheme: scheme,
-                client_runtime: outside,
+                client_runtime: runtime,
             },
             before,
         )

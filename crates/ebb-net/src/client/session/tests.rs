@@ -190,8 +190,8 @@ async fn a_full_disk_may_have_space_later() {
     member.start_job(job(0, None));
     member.transfer_done(TransferResult::Downloaded, &to).await.unwrap();
     let work = work_result(&mut member.job).await;
-    let visit = member.work_done(work, &to).await.unwrap();
-    assert!(matches!(visit, Some(SessionEnd::Fatal(JoinError::Unavailable(_)))));
+    let end = member.work_done(work, &to).await.unwrap();
+    assert!(matches!(end, Some(SessionEnd::Fatal(JoinError::Unavailable(_)))));
 }
 
 #[test]

@@ -42,10 +42,15 @@ fn try_connect(
     fixture: &mut TestCoordinator,
     connection: ConnectionId,
     client: u32,
-    shown: Option<[u8; 32]>,
+    certificate_key: Option<[u8; 32]>,
 ) -> Option<String> {
     fixture.sent.clear();
-    let is_in = fixture.coordinator.hello_with_certificate(connection, &hello(client), shown, fixture.now_s);
+    let is_in = fixture.coordinator.hello_with_certificate(
+        connection,
+        &hello(client),
+        certificate_key,
+        fixture.now_s,
+    );
     fixture.settle();
     let refused = fixture.refusals().last().map(|(reason, last)| {
         assert!(!last, "the client may show another certificate");

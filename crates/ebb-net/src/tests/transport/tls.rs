@@ -109,9 +109,9 @@ fn a_client_that_was_given_no_authority() {
     let (url, token) = (variable("EBBFLOW_TEST_URL"), Some(variable("EBBFLOW_TEST_TOKEN")));
     let make: MakeTrainer = Box::new(|_| Ok(Box::new(AddingTrainer(0.0)) as Box<dyn Trainer>));
     let (_end, until) = watch::channel(StopSignal::Continue);
-    let outside = Runtime::new().unwrap();
+    let runtime = Runtime::new().unwrap();
     let left =
-        outside.block_on(client::join(JoinOptions { url, token, ..JoinOptions::default() }, make, until));
+        runtime.block_on(client::join(JoinOptions { url, token, ..JoinOptions::default() }, make, until));
     assert_eq!(left, Ok(JoinOutcome::RunOver("the run is over".to_owned())));
 }
 
