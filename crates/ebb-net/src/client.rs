@@ -1,4 +1,4 @@
-//! A client: joins a server, trains what it is told, and comes back by itself whenever it is cut off.
+//! A client: joins a server, trains the jobs that it gets, and reconnects whenever the connection breaks.
 
 pub(crate) mod checks;
 mod endpoint;
@@ -31,53 +31,53 @@ use state_dir::StateDir;
 pub(crate) use state_dir::{is_readable_file, valid_files};
 pub use task_trainer::TaskTrainer;
 
-/// What a client brings: a model that it can train on data of its own.
+/// A model that a client can train on data of its own.
 ///
 /// It is called from one thread at a time.
 pub trait Trainer: Send {
-    /// How many samples it trains on.
+    /// The number of samples that it trains on.
     fn samples(&self) -> u32;
 
-    /// What it can do.
+    /// Its optional capabilities.
     fn capabilities(&self) -> Capabilities;
 
-    /// Does a job from what it remembers, and says what came out; `None` if not one step was done. It tells `at_work` how far it is,
-    /// and ends soon once that says so, with what it has.
+    /// Does a job with the memory of earlier jobs. `None` if not one step was done. It reports its steps to
+    /// the control, and returns its partial work soon after the control is stopped.
     fn train(
         &mut self,
         job: &Job,
         memory: &Arc<Parcel>,
-        at_work: &JobControl,
+        control: &JobControl,
     ) -> Result<Option<TrainedUpdate>, String>;
 
-    /// The loss at a job's model over so many of its samples, or all.
+    /// The loss at a job's model, over N of its samples or all.
     fn loss(&mut self, _job: &Job, _samples: Option<NonZeroU32>) -> Result<f32, String> {
-        Err("this client cannot say its loss".to_owned())
+        Err("this client cannot compute a loss".to_owned())
     }
 
-    /// How good a model is on samples that are kept for that.
+    /// The score of a model on held-out samples.
     fn evaluate(&mut self, _model: &[f32]) -> Result<Tally, String> {
-        Err("this client keeps no samples to judge models".to_owned())
+        Err("this client holds out no samples to evaluate models".to_owned())
     }
 
-    /// What ends work that does not end by itself for minutes after its time was over; it is called from another thread.
+    /// Interrupts work that continues for minutes after its time was over. It is called from another thread.
     fn interrupter(&self) -> Option<Interrupter> {
         None
     }
 }
 
-/// What makes a trainer give up what it is at.
+/// Makes a trainer abandon its work.
 pub type Interrupter = Arc<dyn Fn() + Send + Sync>;
 
-/// A client at work, as it is seen from outside.
+/// Progress and control of a running job, shared with the trainer.
 #[derive(Debug)]
 pub struct JobControl {
     began: Instant,
     steps: AtomicU32,
     stop_requested: AtomicBool,
-    /// Whether it took longer than the client gives.
+    /// Whether it exceeded the time limit of the client.
     timed_out: AtomicBool,
-    /// Whoever waits for that.
+    /// Wakes threads that wait for a stop.
     stop_signal: (Mutex<()>, Condvar),
     /// Whether the trainer has returned.
     finished: AtomicBool,
@@ -97,26 +97,27 @@ impl Default for JobControl {
 }
 
 impl JobControl {
-    /// So many steps are done.
+    /// Reports how many steps are done.
     pub fn report_steps(&self, steps: u32) {
         self.steps.store(steps, Ordering::Relaxed);
     }
 
-    /// Whether the time is over: end, and return what was done.
+    /// Whether the trainer should stop, and return what was done.
     pub fn is_stopped(&self) -> bool {
         self.stop_requested.load(Ordering::Relaxed)
     }
 
-    /// Waits until the time is over, at most so long: for trainers whose work is done elsewhere. Whether it is over.
+    /// Waits until the job is stopped, for at most this long. For trainers whose work runs elsewhere. Returns
+    /// whether it is stopped.
     pub fn wait(&self, at_most: Duration) -> bool {
-        let (lock, told) = &self.stop_signal;
+        let (lock, signal) = &self.stop_signal;
         let lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whatever woke it, it looks for itself.
-        drop(told.wait_timeout_while(lock, at_most, |()| !self.is_stopped()));
+        // The result is read from the flag, whatever ended the wait.
+        drop(signal.wait_timeout_while(lock, at_most, |()| !self.is_stopped()));
         self.is_stopped()
     }
 
-    /// For how long.
+    /// How long the job has run.
     pub(crate) fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
@@ -130,7 +131,7 @@ impl JobControl {
         self.finished.store(true, Ordering::Release);
     }
 
-    /// It takes longer than the client gives.
+    /// Notes that the job exceeded the time limit of the client.
     pub(crate) fn mark_timed_out(&self) {
         self.timed_out.store(true, Ordering::Release);
     }
@@ -144,62 +145,64 @@ impl JobControl {
     }
 
     pub(crate) fn request_stop(&self) {
-        // Under the lock, so that nobody begins to wait in between.
+        // Set under the lock, so that no thread begins to wait in between.
         let _lock = self.stop_signal.0.lock().unwrap_or_else(PoisonError::into_inner);
         self.stop_requested.store(true, Ordering::Relaxed);
         self.stop_signal.1.notify_all();
     }
 }
 
-/// What a server tells a client that it lets in.
+/// What a server tells a client that it accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunDescription {
-    /// Its number.
+    /// The client's number.
     pub client: ClientId,
     /// The tables of the run that concern clients, as TOML.
     pub settings: String,
     /// The seed of everything random.
     pub seed: u64,
-    /// What the model consists of.
+    /// The tensors of the model.
     pub layout: Layout,
 }
 
-/// Makes a trainer from what the server says, when the client is let in for the first time.
+/// Makes a trainer from the description of the run, when the client is first accepted.
 pub type MakeTrainer = Box<dyn FnMut(&RunDescription) -> Result<Box<dyn Trainer>, String> + Send>;
 
 /// How to join a server.
 #[derive(Clone, Debug, Default)]
 pub struct JoinOptions {
-    /// Where it is: `https://host:port`, or `http://`.
+    /// The address of the server: `https://host:port`, or `http://`.
     pub url: String,
-    /// Whether `http://` will do beyond this machine, though everybody on the way can read the client's secret and what it sends.
+    /// Whether `http://` is allowed beyond this machine, though every party on the path can read the client's
+    /// secret and its updates.
     pub allow_plaintext: bool,
-    /// What to enrol with, the first time.
+    /// The enrolment token, needed the first time.
     pub token: Option<String>,
-    /// The number to ask for, where the token allows it.
+    /// The number to ask for, if the token allows it.
     pub client_number: Option<u32>,
-    /// Where the client keeps who it is and what it remembers; without, it forgets both when it ends.
+    /// The folder for the client's identity and memory. Without, both are lost when the client ends.
     pub state_dir: Option<PathBuf>,
-    /// The certificate, as PEM, that the server's is signed by; without, it must be one that this machine trusts.
+    /// The authority that must have signed the server's certificate, as PEM. Without, the machine's own
+    /// authorities count.
     pub ca: Option<String>,
-    /// The name in the server's certificate, if it is not that of the URL.
+    /// The name in the server's certificate, if it differs from the URL.
     pub server_name: Option<String>,
-    /// A certificate of the client's own and its key, as PEM, where the server asks for one.
+    /// The client's own certificate and key, as PEM, if the server requires one.
     pub identity: Option<(String, String)>,
-    /// What the client gives at most.
+    /// The most memory and time that the client gives to a job.
     pub limits: ClientLimits,
 }
 
 /// Why a client gives up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinError {
-    /// What it was told cannot be used: the address, a certificate, a file.
+    /// An option cannot be used: the address, a certificate, a file.
     Unusable(String),
-    /// Its folder cannot be read or written, which may be otherwise later.
+    /// The state directory cannot be read or written, which may be temporary.
     Unavailable(String),
-    /// The server does not want it, and will not.
+    /// The server refused the client for good.
     Refused {
-        /// One word.
+        /// The reason in one word.
         reason: String,
         /// What to do about it.
         message: String,
@@ -214,7 +217,7 @@ impl fmt::Display for JoinError {
             JoinError::Unusable(message) | JoinError::Unavailable(message) => f.write_str(message),
             JoinError::Refused { reason, message } => write!(f, "the server refused ({reason}): {message}"),
             JoinError::Trainer(message) => {
-                write!(f, "this client cannot train what the server asks for: {message}")
+                write!(f, "this client cannot train for this server: {message}")
             }
         }
     }
@@ -222,29 +225,29 @@ impl fmt::Display for JoinError {
 
 impl std::error::Error for JoinError {}
 
-/// How a client's time with a server ended.
+/// How a client's participation ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinOutcome {
-    /// The server said so, and why.
+    /// The server ended the run, for this reason.
     RunOver(String),
-    /// It was told to stop.
+    /// The client was told to stop.
     Stopped,
 }
 
-/// What ends a client from outside.
+/// A request to end a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StopSignal {
-    /// It goes on.
+    /// The client continues.
     #[default]
     Continue,
-    /// It stops, and will come back some time.
+    /// The client stops, and will return some time.
     Stop,
-    /// It leaves the run for good.
+    /// The client leaves the run for good.
     Leave,
 }
 
-/// How long to wait before the next attempt: the shortest after a cut, twice as long each time, up to the
-/// longest.
+/// The pauses between attempts: the shortest one after a lost connection, then twice as long each time, up to
+/// the longest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     pub(crate) shortest: Duration,
@@ -253,41 +256,42 @@ pub(crate) struct Backoff {
 
 const BACKOFF: Backoff = Backoff { shortest: Duration::from_millis(100), longest: Duration::from_secs(30) };
 
-/// Whoever is thrown out sooner than this waits longer each time.
+/// After a session shorter than this the next pause is longer.
 const MIN_STAY: Duration = Duration::from_secs(2);
 
-/// Joins a server and stays until the run is over, whatever happens to the connection.
+/// Joins a server and stays until the run is over, reconnecting with growing back-off.
 pub async fn join(
-    joining: JoinOptions,
+    options: JoinOptions,
     make: MakeTrainer,
     until: watch::Receiver<StopSignal>,
 ) -> Result<JoinOutcome, JoinError> {
-    join_with_backoff(joining, make, until, BACKOFF).await
+    join_with_backoff(options, make, until, BACKOFF).await
 }
 
-/// The same, with pauses of another length.
+/// The same, with another back-off.
 pub(crate) async fn join_with_backoff(
-    joining: JoinOptions,
+    options: JoinOptions,
     make: MakeTrainer,
     mut until: watch::Receiver<StopSignal>,
     pauses: Backoff,
 ) -> Result<JoinOutcome, JoinError> {
-    let endpoint = endpoint(&joining)?;
-    let home = StateDir::open(joining.state_dir.clone())?;
-    // Known before anybody is called.
-    if home.identity.is_none() && joining.token.is_none() {
+    let endpoint = endpoint(&options)?;
+    let state_dir = StateDir::open(options.state_dir.clone())?;
+    // Checked before any connection.
+    if state_dir.identity.is_none() && options.token.is_none() {
         let message = "this client has not enrolled yet; give --token, made at the server by: ebbflow token";
         return Err(JoinError::Unusable(message.to_owned()));
     }
-    let mut member = Client::new(joining, home, make);
+    let mut member = Client::new(options, state_dir, make);
     let mut wait = pauses.shortest;
-    let mut complaints = RejectionLog::default();
+    let mut rejections = RejectionLog::default();
     loop {
         let began = Instant::now();
         let mut within = until.clone();
         let outcome = tokio::select! {
-            visit = member.run_session(&endpoint, &mut within) => visit,
-            // Within a visit the client says that it goes; elsewhere there is nobody to tell.
+            end = member.run_session(&endpoint, &mut within) => end,
+            // Within a session the client tells the server that it leaves. Elsewhere there is no server to
+            // tell.
             () = stop_requested(&mut until, Duration::from_secs(5)) => return Ok(JoinOutcome::Stopped),
         };
         match outcome {
@@ -298,17 +302,22 @@ pub(crate) async fn join_with_backoff(
                     wait = pauses.shortest;
                 }
                 if was_in {
-                    complaints = RejectionLog::default();
+                    rejections = RejectionLog::default();
                 }
                 tracing::info!(url = member.url(), why, again_within_s = wait.as_secs_f64(), "not connected");
             }
             SessionEnd::Rejected { why } => {
                 wait = pauses.longest;
                 let (url, again_within_s) = (member.url(), wait.as_secs_f64());
-                if complaints.is_due(&why) {
-                    tracing::warn!(url, why, again_within_s, "turned away; this client goes on asking");
+                if rejections.is_due(&why) {
+                    tracing::warn!(
+                        url,
+                        why,
+                        again_within_s,
+                        "refused by the server; this client keeps retrying"
+                    );
                 } else {
-                    tracing::debug!(url, why, again_within_s, "turned away again");
+                    tracing::debug!(url, why, again_within_s, "refused by the server again");
                 }
             }
         }
@@ -321,19 +330,19 @@ pub(crate) async fn join_with_backoff(
     }
 }
 
-/// What was complained of: a client that is turned away for days says so once, and then about once in an
-/// hour.
+/// The rejections that were logged. A client that is refused for days logs a reason once, and then about once
+/// an hour.
 #[derive(Debug, Default)]
 struct RejectionLog {
     last: String,
     times: u32,
 }
 
-/// One complaint in so many is made again.
+/// Of this many equal rejections one is logged.
 const LOG_EVERY: u32 = 120;
 
 impl RejectionLog {
-    /// Whether to say it: the first time, and then rarely.
+    /// Whether to log the rejection: the first time, and then rarely.
     fn is_due(&mut self, why: &str) -> bool {
         if self.last != why {
             *self = RejectionLog { last: why.to_owned(), times: 0 };
@@ -345,15 +354,15 @@ impl RejectionLog {
 
 /// Waits until the client is told to end, and a little longer.
 async fn stop_requested(until: &mut watch::Receiver<StopSignal>, longer: Duration) {
-    let told = until.wait_for(|until| *until != StopSignal::Continue).await.map(|until| *until);
-    if told.is_err() {
-        // Nobody can tell it any more.
+    let signal = until.wait_for(|until| *until != StopSignal::Continue).await.map(|until| *until);
+    if signal.is_err() {
+        // The sender is gone, so no signal can come.
         std::future::pending::<()>().await;
     }
     tokio::time::sleep(longer).await;
 }
 
-/// Between half of it and all of it, so that a thousand clients do not come back at once.
+/// Between half of the pause and all of it, so that a thousand clients do not reconnect at once.
 fn with_jitter(wait: Duration) -> Duration {
     let random = u32::from_le_bytes(random_bytes());
     wait.mul_f64(0.5 + 0.5 * f64::from(random) / f64::from(u32::MAX))
@@ -365,24 +374,24 @@ mod tests {
 
     #[test]
     fn waiting_for_the_stop_signal_ends_with_it() {
-        let at_work = Arc::new(JobControl::default());
-        assert!(!at_work.wait(Duration::ZERO));
+        let control = Arc::new(JobControl::default());
+        assert!(!control.wait(Duration::ZERO));
         let waiting = std::thread::spawn({
-            let at_work = Arc::clone(&at_work);
-            move || at_work.wait(Duration::from_secs(3600))
+            let control = Arc::clone(&control);
+            move || control.wait(Duration::from_secs(3600))
         });
-        at_work.request_stop();
+        control.request_stop();
         assert!(waiting.join().unwrap());
-        assert!(at_work.wait(Duration::from_secs(3600)), "also those that come later");
+        assert!(control.wait(Duration::from_secs(3600)), "also waits that begin later");
     }
 
     #[test]
     fn the_same_rejection_is_logged_once_and_then_rarely() {
-        let mut complaints = RejectionLog::default();
-        let due = (0..=2 * LOG_EVERY).filter(|_| complaints.is_due("unknown")).count();
+        let mut rejections = RejectionLog::default();
+        let due = (0..=2 * LOG_EVERY).filter(|_| rejections.is_due("unknown")).count();
         assert_eq!(due, 3);
         assert!(
-            complaints.is_due("version") && complaints.is_due("unknown") && !complaints.is_due("unknown")
+            rejections.is_due("version") && rejections.is_due("unknown") && !rejections.is_due("unknown")
         );
     }
 

@@ -1,25 +1,25 @@
-//! Content by the digest of its bytes.
+//! Digests by which content is addressed.
 
 use std::fmt;
 
 use ring::digest::{SHA256, digest};
 
-/// The SHA-256 of a content.
+/// The SHA-256 of some content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Of these bytes.
+    /// The digest of these bytes.
     pub fn of(bytes: &[u8]) -> Digest {
         Digest(digest(&SHA256, bytes).as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
-    /// As it came over the wire, if it has the right length.
+    /// The digest in these bytes, if their number is right.
     pub fn from_slice(bytes: &[u8]) -> Option<Digest> {
         bytes.try_into().ok().map(Digest)
     }
 
-    /// Its bytes.
+    /// The bytes of the digest.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0
     }

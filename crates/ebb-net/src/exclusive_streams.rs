@@ -1,4 +1,4 @@
-//! One stream of a kind a session: a newer one ends the older.
+//! One stream of a kind per session: a newer one ends the older.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-/// Whose turn it is, by session.
+/// The current stream of each session.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExclusiveStreams(Arc<Mutex<HashMap<Bytes, Arc<Notify>>>>);
 
-/// The turn of one stream.
+/// The right of one stream to be the current one.
 #[derive(Debug)]
 pub(crate) struct StreamLease {
     streams: ExclusiveStreams,
@@ -19,7 +19,7 @@ pub(crate) struct StreamLease {
 }
 
 impl ExclusiveStreams {
-    /// A stream of this session begins; the one before it ends.
+    /// Begins a stream of this session, which ends the one before it.
     pub(crate) fn acquire(&self, session: &Bytes) -> StreamLease {
         let over = Arc::new(Notify::new());
         if let Some(before) = self.lock().insert(session.clone(), Arc::clone(&over)) {
@@ -34,7 +34,7 @@ impl ExclusiveStreams {
 }
 
 impl StreamLease {
-    /// Comes back once a newer stream of the session began.
+    /// Returns once a newer stream of the session began.
     pub(crate) async fn superseded(&self) {
         self.superseded.notified().await;
     }
@@ -63,7 +63,7 @@ mod tests {
         let late = |turn: StreamLease| async move {
             tokio::select! { biased; () = turn.superseded() => true, () = async {} => false }
         };
-        // The end of the first leaves the place of the second alone.
+        // The end of the first stream leaves the second one alone.
         drop(first);
         assert_eq!(turns.lock().len(), 2);
         assert!(!late(second).await);

@@ -1,4 +1,4 @@
-//! The clients of a network as the engine sees them.
+//! The clients of a network, as a fleet for the engine.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -16,30 +16,31 @@ use crate::coordinator::{PackedModel, Query, SavedCoordinator};
 use crate::journal::{Entry, RollCall, UpdateRecord};
 use crate::recovery::Recovery;
 
-/// Clients over a network.
+/// A fleet of clients over a network.
 pub struct NetFleet {
     recovery: Recovery,
     round: RoundNo,
-    /// Who could take a job when the roll was taken.
+    /// The clients that could take a job at the roll call.
     can_take_job: BTreeSet<ClientId>,
-    /// A file of the numbers of clients that may not come any more, one a line.
+    /// A file with the numbers of revoked clients, one per line.
     revoked_file: Option<PathBuf>,
-    /// When that, and who is silent, was last looked at.
+    /// When that file, and silent clients, were last checked.
     last_checked_s: Cell<f64>,
-    /// How long those took that answered the last round on time, ascending by client.
+    /// How long the clients took whose updates for the last round were on time, in seconds, ascending by
+    /// client.
     response_times_s: Vec<(ClientId, f64)>,
 }
 
-/// How often the list of the revoked is looked at while a round waits.
+/// How often the file of revoked clients is read while a round waits, in seconds.
 const CHECK_S: f64 = 1.0;
 
-/// How often it is said that a round cannot begin.
+/// How often the log says that a round cannot begin, in seconds.
 const WARN_S: f64 = 60.0;
 
 impl NetFleet {
-    pub(crate) fn new(course: Recovery, revoked: Option<PathBuf>) -> NetFleet {
+    pub(crate) fn new(recovery: Recovery, revoked: Option<PathBuf>) -> NetFleet {
         NetFleet {
-            recovery: course,
+            recovery,
             round: 0,
             can_take_job: BTreeSet::new(),
             revoked_file: revoked,
@@ -52,7 +53,8 @@ impl NetFleet {
         FleetError::Failed { operation: format!("{doing} in round {}", self.round), message }
     }
 
-    /// Waits until something happens, at the latest until a time, and sees to what time brings.
+    /// Waits until something changes, at the latest until a time. Also drops silent clients and reads
+    /// revocations.
     fn wait(&self, doing: &str, seen: u64, until_s: f64) -> Result<(), FleetError> {
         let shared = &self.recovery.shared;
         let until_s = until_s.min(self.last_checked_s.get().max(shared.clock.now_s() - CHECK_S) + CHECK_S);
@@ -61,7 +63,7 @@ impl NetFleet {
         if now_s >= self.last_checked_s.get() + CHECK_S {
             self.last_checked_s.set(now_s);
             self.apply_revocations();
-            shared.with_coordinator(|desk, now_s| desk.drop_silent_clients(now_s));
+            shared.with_coordinator(|coordinator, now_s| coordinator.drop_silent_clients(now_s));
         }
         Ok(())
     }
@@ -72,94 +74,104 @@ impl NetFleet {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
             Err(error) => {
-                return tracing::error!(file = %file.display(), %error, "cannot see who is shut out");
+                return tracing::error!(
+                    file = %file.display(),
+                    %error,
+                    "cannot read the file of revoked clients"
+                );
             }
         };
         let number = |line: &str| {
             let number = line.trim().parse::<u32>();
             if number.is_err() {
-                tracing::error!(file = %file.display(), line, "not the number of a client");
+                tracing::error!(file = %file.display(), line, "this line is not the number of a client");
             }
             number.ok().map(|number| ClientId::new(number as usize))
         };
         let clients: Vec<_> =
             text.lines().filter(|line| !line.trim().is_empty()).filter_map(number).collect();
-        self.recovery.shared.with_coordinator(|desk, _| desk.revoke(clients));
+        self.recovery.shared.with_coordinator(|coordinator, _| coordinator.revoke(clients));
     }
 
-    /// Takes the roll from those that are connected, once there are enough.
+    /// Makes the roll call from the connected clients, once there are enough.
     fn await_roll_call(&self, census: &Census) -> Result<RollCall, FleetError> {
         self.apply_revocations();
         let shared = &self.recovery.shared;
         let since_s = shared.clock.now_s();
-        let mut said_s = since_s;
+        let mut last_warned_s = since_s;
         loop {
             let now_s = shared.clock.now_s();
-            if now_s >= said_s + WARN_S {
-                said_s = now_s;
-                let ((up, busy), _) = shared.inspect(|desk| desk.up_and_busy());
-                let wanted = shared.inspect(|desk| desk.rules().min_available).0;
+            if now_s >= last_warned_s + WARN_S {
+                last_warned_s = now_s;
+                let ((up, busy), _) = shared.inspect(|coordinator| coordinator.up_and_busy());
+                let wanted = shared.inspect(|coordinator| coordinator.rules().min_available).0;
                 tracing::warn!(
                     round = self.round,
                     up,
                     busy,
                     wanted,
-                    "waiting for clients that are up and not at an earlier job"
+                    "waiting for clients that are up and not busy"
                 );
             }
-            let ((roll, deadline_s), seen) = shared.with_coordinator_counted(|desk, now_s| {
-                (desk.try_roll_call(self.round, census, since_s, now_s), since_s + desk.rules().deadline_s)
+            let ((roll_call, deadline_s), seen) = shared.with_coordinator_counted(|coordinator, now_s| {
+                (
+                    coordinator.try_roll_call(self.round, census, since_s, now_s),
+                    since_s + coordinator.rules().deadline_s,
+                )
             });
-            if let Some(roll) = roll {
-                return Ok(roll);
+            if let Some(roll_call) = roll_call {
+                return Ok(roll_call);
             }
             let until_s = if now_s < deadline_s { deadline_s } else { f64::INFINITY };
             self.wait("waiting for clients", seen, until_s)?;
         }
     }
 
-    /// Asks a question and waits for the answers, at most until the deadline.
+    /// Sends a query and waits for the replies, at most until the deadline.
     fn query(
         &self,
         clients: &[ClientId],
-        question: Query<'_>,
+        query: Query<'_>,
     ) -> Result<(crate::coordinator::QueryResults, f64), FleetError> {
         let shared = &self.recovery.shared;
-        let parcel = match question {
+        let parcel = match query {
             Query::Probe(job, _) => job.global.as_ref(),
             Query::Evaluate(_, parcel) => parcel,
         };
-        let offer = PackedModel::pack(parcel, shared.inspect(|desk| desk.rules().download_packing).0);
-        let (began_s, deadline_s) = shared.with_coordinator(|desk, now_s| {
-            desk.begin_query(clients, question, &offer, now_s);
-            (now_s, desk.rules().deadline_s)
+        let packed_model =
+            PackedModel::pack(parcel, shared.inspect(|coordinator| coordinator.rules().download_packing).0);
+        let (began_s, deadline_s) = shared.with_coordinator(|coordinator, now_s| {
+            coordinator.begin_query(clients, query, &packed_model, now_s);
+            (now_s, coordinator.rules().deadline_s)
         });
         let until_s = began_s + deadline_s;
         loop {
             let now_s = shared.clock.now_s();
-            let (done, seen) = shared.inspect(|desk| desk.is_query_answered(now_s));
+            let (done, seen) = shared.inspect(|coordinator| coordinator.is_query_answered(now_s));
             if done || now_s >= until_s {
-                return Ok(shared.with_coordinator(|desk, now_s| (desk.end_query(), now_s - began_s)));
+                return Ok(
+                    shared.with_coordinator(|coordinator, now_s| (coordinator.end_query(), now_s - began_s))
+                );
             }
-            self.wait("asking clients", seen, until_s)?;
+            self.wait("querying clients", seen, until_s)?;
         }
     }
 
-    /// Notes how long an answer took, if it is one to this round.
-    fn note_response_time(&mut self, answer: &UpdateRecord) {
-        let took_s = answer.response_time_s.filter(|_| answer.base == self.round);
-        self.response_times_s.extend(took_s.map(|took_s| (answer.client, took_s)));
+    /// Notes how long an update took, if it is for this round.
+    fn add_response_time(&mut self, record: &UpdateRecord) {
+        let took_s = record.response_time_s.filter(|_| record.base == self.round);
+        self.response_times_s.extend(took_s.map(|took_s| (record.client, took_s)));
     }
 
-    /// Plays a round that was closed before the restart.
-    fn replay(&mut self, took: &[u64], sink: &mut dyn UpdateSink) -> Result<(), FleetError> {
-        for &seq in took {
-            let (answer, delta) = self.recovery.replayed_update(seq)?;
-            self.note_response_time(&answer);
-            self.recovery.shared.with_coordinator(|desk, _| {
-                desk.note_journaled(answer.client, answer.base, answer.learning_rate)
+    /// Replays a round that was closed before the restart.
+    fn replay(&mut self, update_entries: &[u64], sink: &mut dyn UpdateSink) -> Result<(), FleetError> {
+        for &seq in update_entries {
+            let (record, delta) = self.recovery.replayed_update(seq)?;
+            self.add_response_time(&record);
+            self.recovery.shared.with_coordinator(|coordinator, _| {
+                coordinator.mark_journaled(record.client, record.base, record.learning_rate);
             });
-            sink.offer(answer.client, answer.to_update(delta))?;
+            sink.offer(record.client, record.to_update(delta))?;
         }
         Ok(())
     }
@@ -168,35 +180,37 @@ impl NetFleet {
 impl Fleet for NetFleet {
     fn roll_call(&mut self, number: RoundNo, census: &mut Census) -> Result<(), FleetError> {
         self.round = number;
-        let doing = format!("taking the roll of round {number}");
-        let past = self.recovery.replay_next(number, &doing, |entry| match entry {
-            Entry::RollCall(roll) if roll.round == number => Some(roll),
+        let doing = format!("calling the roll of round {number}");
+        let replayed = self.recovery.replay_next(number, &doing, |entry| match entry {
+            Entry::RollCall(roll_call) if roll_call.round == number => Some(roll_call),
             _ => None,
         })?;
-        let roll = match past {
-            Some(roll) => {
-                self.recovery.shared.with_coordinator(|desk, _| desk.set_in_flight(&roll.busy));
-                roll
+        let roll_call = match replayed {
+            Some(roll_call) => {
+                self.recovery
+                    .shared
+                    .with_coordinator(|coordinator, _| coordinator.set_in_flight(&roll_call.busy));
+                roll_call
             }
             None => {
-                let roll = self.await_roll_call(census)?;
-                self.recovery.append(&Entry::RollCall(roll.clone()))?;
-                roll
+                let roll_call = self.await_roll_call(census)?;
+                self.recovery.append(&Entry::RollCall(roll_call.clone()))?;
+                roll_call
             }
         };
-        for &(client, samples) in &roll.joined {
+        for &(client, samples) in &roll_call.joined {
             census.enrol(client, samples, number);
         }
-        for &client in &roll.left {
+        for &client in &roll_call.left {
             census.leave(client, number);
         }
         census.set_up(|_, up| {
             up.clear();
-            roll.up.iter().for_each(|client| up.set(client.idx(), true));
+            roll_call.up.iter().for_each(|client| up.set(client.idx(), true));
         });
-        let busy: BTreeSet<_> = roll.busy.iter().collect();
-        self.can_take_job = roll.up.iter().filter(|client| !busy.contains(client)).copied().collect();
-        census.set_busy(|busy| roll.busy.iter().for_each(|client| busy.set(client.idx(), true)));
+        let busy: BTreeSet<_> = roll_call.busy.iter().collect();
+        self.can_take_job = roll_call.up.iter().filter(|client| !busy.contains(client)).copied().collect();
+        census.set_busy(|busy| roll_call.busy.iter().for_each(|client| busy.set(client.idx(), true)));
         Ok(())
     }
 
@@ -210,93 +224,99 @@ impl Fleet for NetFleet {
             return Ok((Probes::new(), Cost::default()));
         }
         let round = self.round;
-        let past =
+        let replayed =
             self.recovery.replay_next(round, &format!("probing clients in round {round}"), |entry| {
                 match entry {
-                    Entry::Probed { round: of, probes, cost: spent } if of == round => Some((probes, spent)),
+                    Entry::Probed { round: of, probes, cost } if of == round => Some((probes, cost)),
                     _ => None,
                 }
             })?;
-        let (probes, spent) = match past {
-            Some(past) => past,
+        let (probes, cost) = match replayed {
+            Some(replayed) => replayed,
             None => {
-                let (found, elapsed_s) = self.query(clients, Query::Probe(job, samples))?;
-                let probes: Vec<_> = found.probed.into_iter().collect();
-                let spent =
-                    Cost { elapsed_s, bytes_down: found.bytes_down, bytes_up: 4 * probes.len() as u64 };
-                self.recovery.append(&Entry::Probed { round, probes: probes.clone(), cost: spent })?;
-                (probes, spent)
+                let (results, elapsed_s) = self.query(clients, Query::Probe(job, samples))?;
+                let probes: Vec<_> = results.probed.into_iter().collect();
+                let cost =
+                    Cost { elapsed_s, bytes_down: results.bytes_down, bytes_up: 4 * probes.len() as u64 };
+                self.recovery.append(&Entry::Probed { round, probes: probes.clone(), cost })?;
+                (probes, cost)
             }
         };
-        Ok((probes.into_iter().collect(), spent))
+        Ok((probes.into_iter().collect(), cost))
     }
 
     fn train(
         &mut self,
-        orders: &[Assignment],
+        assignments: &[Assignment],
         wait: Wait,
         sink: &mut dyn UpdateSink,
     ) -> Result<Cost, FleetError> {
         let round = self.round;
         self.response_times_s.clear();
         let shared = Arc::clone(&self.recovery.shared);
-        // Not at the desk, where others would wait for it.
-        let offers = PackedModel::pack_all(orders, shared.inspect(|desk| desk.rules().download_packing).0);
-        shared.with_coordinator(|desk, _| desk.note_selection(round, orders, &offers));
-        let past =
+        // Packed outside the coordinator, whose lock others wait for.
+        let packed_models = PackedModel::pack_all(
+            assignments,
+            shared.inspect(|coordinator| coordinator.rules().download_packing).0,
+        );
+        shared
+            .with_coordinator(|coordinator, _| coordinator.mark_selected(round, assignments, &packed_models));
+        let replayed =
             self.recovery.replay_next(round, &format!("training round {round}"), |entry| match entry {
-                Entry::Closed { round: of, update_entries: took, cost: spent } if of == round => {
-                    Some((took, spent))
+                Entry::Closed { round: of, update_entries, cost } if of == round => {
+                    Some((update_entries, cost))
                 }
                 _ => None,
             })?;
-        if let Some((took, spent)) = past {
-            let could =
-                orders.iter().map(|order| order.client).filter(|client| self.can_take_job.contains(client));
-            shared.with_coordinator(|desk, _| desk.note_handed_out(round, could));
-            self.replay(&took, sink)?;
-            return Ok(spent);
+        if let Some((update_entries, cost)) = replayed {
+            let could_take_job = assignments
+                .iter()
+                .map(|assignment| assignment.client)
+                .filter(|client| self.can_take_job.contains(client));
+            shared.with_coordinator(|coordinator, _| coordinator.mark_handed_out(round, could_take_job));
+            self.replay(&update_entries, sink)?;
+            return Ok(cost);
         }
         let before_s = self.recovery.take_open_round_s();
         if before_s.is_none() {
             self.recovery.append(&Entry::Opened { round })?;
         }
-        let patience_s = shared.with_coordinator(|desk, now_s| {
-            desk.begin_round(round, orders, &offers, wait, now_s, before_s.unwrap_or(0.0));
-            desk.rules().deadline_s.min(desk.rules().patience_s)
+        let patience_s = shared.with_coordinator(|coordinator, now_s| {
+            coordinator.begin_round(round, assignments, &packed_models, wait, now_s, before_s.unwrap_or(0.0));
+            coordinator.rules().deadline_s.min(coordinator.rules().patience_s)
         });
         self.recovery.prune();
-        // After a restart the round goes on with what is left of its time, as far as that was written down.
+        // After a restart the round resumes with what is left of its time, as far as the journal knows.
         let mut noted_s = before_s.unwrap_or(0.0);
-        let closing = loop {
-            let ((closing, until_s, open_s), seen) = shared.with_coordinator_counted(|desk, now_s| {
+        let closed = loop {
+            let ((closed, until_s, open_s), seen) = shared.with_coordinator_counted(|coordinator, now_s| {
                 (
-                    desk.try_close_round(now_s),
-                    desk.next_check_s(now_s),
-                    desk.round_open_s(now_s).unwrap_or(0.0),
+                    coordinator.try_close_round(now_s),
+                    coordinator.next_check_s(now_s),
+                    coordinator.round_open_s(now_s).unwrap_or(0.0),
                 )
             });
-            if let Some(closing) = closing {
-                break closing;
+            if let Some(closed) = closed {
+                break closed;
             }
             if open_s - noted_s > patience_s / 10.0 {
                 noted_s = open_s;
                 self.recovery.append(&Entry::TimePassed { round, elapsed_s: open_s })?;
             }
-            self.wait("waiting for answers", seen, until_s)?;
+            self.wait("waiting for updates", seen, until_s)?;
         };
-        let spent = closing.cost;
-        let took = closing.updates.iter().map(|(seq, _)| *seq).collect();
-        self.recovery.append(&Entry::Closed { round, update_entries: took, cost: spent })?;
-        for (seq, arrived) in closing.updates {
-            self.note_response_time(&arrived.record);
-            let update = match arrived.update {
+        let cost = closed.cost;
+        let update_entries = closed.updates.iter().map(|(seq, _)| *seq).collect();
+        self.recovery.append(&Entry::Closed { round, update_entries, cost })?;
+        for (seq, received) in closed.updates {
+            self.add_response_time(&received.record);
+            let update = match received.update {
                 Some(update) => Arc::try_unwrap(update).unwrap_or_else(|shared| Update::clone(&shared)),
-                None => arrived.record.to_update(self.recovery.read_delta(seq, &arrived.record)?),
+                None => received.record.to_update(self.recovery.read_delta(seq, &received.record)?),
             };
-            sink.offer(arrived.record.client, update)?;
+            sink.offer(received.record.client, update)?;
         }
-        Ok(spent)
+        Ok(cost)
     }
 
     fn on_state_saved(&mut self) {
@@ -311,36 +331,36 @@ impl Fleet for NetFleet {
 impl State for NetFleet {
     fn save(&self, to: &mut Saver) {
         self.recovery.save(to);
-        self.recovery.shared.inspect(|desk| SavedCoordinator::of(desk).save(to));
+        self.recovery.shared.inspect(|coordinator| SavedCoordinator::of(coordinator).save(to));
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         self.recovery.load(from)?;
         let saved = SavedCoordinator::load(from)?;
-        self.recovery.shared.with_coordinator(|desk, _| saved.restore(desk));
+        self.recovery.shared.with_coordinator(|coordinator, _| saved.restore(coordinator));
         Ok(())
     }
 }
 
-/// Lets clients judge the model on data that they keep for that, every so many rounds and after the last.
+/// Lets clients evaluate the model on held-out data, every N rounds and after the last.
 pub struct ClientEvaluator {
     fleet: NetFleet,
     every_rounds: NonZeroU32,
     n_rounds: u32,
-    /// Whether it was said that nobody can judge.
+    /// Whether the log already says that no client can evaluate.
     warned_nobody_evaluates: bool,
     error: Option<FleetError>,
 }
 
 impl ClientEvaluator {
     pub(crate) fn new(
-        course: Recovery,
+        recovery: Recovery,
         revoked: Option<PathBuf>,
         every: NonZeroU32,
         n_rounds: u32,
     ) -> ClientEvaluator {
         ClientEvaluator {
-            fleet: NetFleet::new(course, revoked),
+            fleet: NetFleet::new(recovery, revoked),
             every_rounds: every,
             n_rounds,
             warned_nobody_evaluates: false,
@@ -348,7 +368,7 @@ impl ClientEvaluator {
         }
     }
 
-    /// What went wrong, if anything did: an evaluator cannot say so itself.
+    /// The first error, if any: an evaluator cannot return errors.
     pub fn take_error(&mut self) -> Option<FleetError> {
         self.error.take()
     }
@@ -361,30 +381,29 @@ impl ClientEvaluator {
         census: &Census,
     ) -> Result<Option<Score>, FleetError> {
         self.fleet.round = number;
-        let past =
-            self.fleet.recovery.replay_next(
-                number,
-                &format!("judging round {number}"),
-                |entry| match entry {
+        let replayed =
+            self.fleet.recovery.replay_next(number, &format!("evaluating round {number}"), |entry| {
+                match entry {
                     Entry::Evaluated { round, samples, loss, hits } if round == number => {
                         Some((samples, loss, hits))
                     }
                     _ => None,
-                },
-            )?;
-        let (samples, loss, hits) = match past {
-            Some(past) => past,
+                }
+            })?;
+        let (samples, loss, hits) = match replayed {
+            Some(replayed) => replayed,
             None => {
                 let clients: Vec<_> = census.up().iter().map(ClientId::new).collect();
-                let (found, _) = self.fleet.query(&clients, Query::Evaluate(number, model))?;
-                let all = found.evaluated.values();
+                let (results, _) = self.fleet.query(&clients, Query::Evaluate(number, model))?;
+                let all = results.evaluated.values();
                 let samples = all.clone().map(|(samples, _, _)| samples).sum();
-                let nobody =
-                    samples == 0.0 && !self.fleet.recovery.shared.inspect(|desk| desk.any_can_evaluate()).0;
-                if nobody && !std::mem::replace(&mut self.warned_nobody_evaluates, true) {
+                let nobody_evaluates = samples == 0.0
+                    && !self.fleet.recovery.shared.inspect(|coordinator| coordinator.any_can_evaluate()).0;
+                if nobody_evaluates && !std::mem::replace(&mut self.warned_nobody_evaluates, true) {
                     tracing::warn!(
                         round = number,
-                        "no client that is connected keeps samples to judge models, so nobody judges; give data.split.held_out, or held_out where a worker describes itself"
+                        "no connected client holds out samples, so none evaluates the model; set \
+                         data.split.held_out, or held_out in a worker's description"
                     );
                 }
                 let loss = all.clone().map(|(_, loss, _)| loss).sum();

@@ -1,4 +1,4 @@
-//! What a fleet returned, in order: given this, a run is determined to the bit.
+//! What a fleet returned, in order. Given the journal, a run is determined to the bit.
 
 use std::num::NonZeroU32;
 
@@ -6,37 +6,37 @@ use ebb_round::{ClientId, Cost, Loader, Parcel, ProbeResult, RoundNo, Saver, Sta
 
 use crate::digest::Digest;
 
-/// One thing that happened.
+/// An event of the journal.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Entry {
-    /// The roll of a round was taken.
+    /// The roll call of a round.
     RollCall(RollCall),
-    /// Clients were probed.
+    /// The results of a probe.
     Probed { round: RoundNo, probes: Vec<(ClientId, ProbeResult)>, cost: Cost },
-    /// Jobs were handed out.
+    /// The jobs of a round were handed out.
     Opened { round: RoundNo },
-    /// A client answered. Its vectors are beside the entry.
+    /// The update of a client. Its vectors are stored next to the entry.
     Update(UpdateRecord),
-    /// A round was closed with these answers, by their entries, in the order in which they count.
+    /// A round was closed with these updates, by their entries, in the order in which they are aggregated.
     Closed { round: RoundNo, update_entries: Vec<u64>, cost: Cost },
-    /// Clients judged the model of a round.
+    /// Clients evaluated the model of a round.
     Evaluated { round: RoundNo, samples: f64, loss: f64, hits: Option<f64> },
-    /// So much of the open round's time was gone.
+    /// How much of the open round's time has passed.
     TimePassed { round: RoundNo, elapsed_s: f64 },
 }
 
-/// Who was there.
+/// The state of the fleet at the beginning of a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RollCall {
     pub(crate) round: RoundNo,
-    /// Who came in, or holds another number of samples now.
+    /// Clients that joined, or that hold another number of samples now.
     pub(crate) joined: Vec<(ClientId, u32)>,
     pub(crate) left: Vec<ClientId>,
     pub(crate) up: Vec<ClientId>,
     pub(crate) busy: Vec<ClientId>,
 }
 
-/// An answer without its vectors.
+/// An update without its vectors.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct UpdateRecord {
     pub(crate) client: ClientId,
@@ -48,31 +48,23 @@ pub(crate) struct UpdateRecord {
     pub(crate) loss: f32,
     pub(crate) loss_fall: f32,
     pub(crate) accuracy: Option<f32>,
-    /// Seconds from when its round was opened; `None` once that was over.
+    /// Seconds since its round was opened. `None` if the round was closed by then.
     pub(crate) response_time_s: Option<f64>,
-    /// What its vectors took on the wire.
+    /// The bytes of its vectors on the wire.
     pub(crate) payload: u64,
-    /// What its vectors came with; not there in entries of earlier versions of this program.
+    /// The digest of its vectors as they were received. Entries of earlier versions have none.
     pub(crate) digest: Option<Digest>,
 }
 
 impl UpdateRecord {
     pub(crate) fn to_update(&self, delta: Parcel) -> Update {
         let &UpdateRecord {
-            base,
-            learning_rate: rate,
-            steps,
-            steps_asked,
-            samples,
-            loss,
-            loss_fall,
-            accuracy,
-            ..
+            base, learning_rate, steps, steps_asked, samples, loss, loss_fall, accuracy, ..
         } = self;
         Update {
             delta,
             base_round: base,
-            learning_rate: rate,
+            learning_rate,
             steps,
             steps_requested: steps_asked,
             samples,
@@ -84,7 +76,7 @@ impl UpdateRecord {
 }
 
 impl Entry {
-    /// With a checksum before it.
+    /// The entry with a checksum before it.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let body = self.body();
         let mut to = Saver::new();
@@ -95,50 +87,53 @@ impl Entry {
     fn body(&self) -> Vec<u8> {
         let mut to = Saver::new();
         match self {
-            Entry::RollCall(roll) => {
+            Entry::RollCall(roll_call) => {
                 to.bytes("kind", b"roll");
-                to.u64("round", u64::from(roll.round));
-                save_clients(&mut to, "came", roll.joined.iter().map(|(client, _)| client));
-                to.u32s("samples", &roll.joined.iter().map(|(_, samples)| *samples).collect::<Vec<_>>());
-                save_clients(&mut to, "left", &roll.left);
-                save_clients(&mut to, "up", &roll.up);
-                save_clients(&mut to, "busy", &roll.busy);
+                to.u64("round", u64::from(roll_call.round));
+                save_clients(&mut to, "came", roll_call.joined.iter().map(|(client, _)| client));
+                to.u32s("samples", &roll_call.joined.iter().map(|(_, samples)| *samples).collect::<Vec<_>>());
+                save_clients(&mut to, "left", &roll_call.left);
+                save_clients(&mut to, "up", &roll_call.up);
+                save_clients(&mut to, "busy", &roll_call.busy);
             }
-            Entry::Probed { round, probes, cost: spent } => {
+            Entry::Probed { round, probes, cost } => {
                 to.bytes("kind", b"probed");
                 to.u64("round", u64::from(*round));
                 save_clients(&mut to, "clients", probes.iter().map(|(client, _)| client));
-                let of = |figure: fn(&ProbeResult) -> f64| -> Vec<f64> {
-                    probes.iter().map(|(_, measured)| figure(measured)).collect()
+                let of = |field: fn(&ProbeResult) -> f64| -> Vec<f64> {
+                    probes.iter().map(|(_, probe_result)| field(probe_result)).collect()
                 };
-                to.f32s("loss", &probes.iter().map(|(_, measured)| measured.loss).collect::<Vec<_>>());
-                to.f64s("train_s", &of(|measured| measured.train_s));
-                to.f64s("upload_s", &of(|measured| measured.upload_s));
-                save_cost(&mut to, *spent);
+                to.f32s(
+                    "loss",
+                    &probes.iter().map(|(_, probe_result)| probe_result.loss).collect::<Vec<_>>(),
+                );
+                to.f64s("train_s", &of(|probe_result| probe_result.train_s));
+                to.f64s("upload_s", &of(|probe_result| probe_result.upload_s));
+                save_cost(&mut to, *cost);
             }
             Entry::Opened { round } => {
                 to.bytes("kind", b"opened");
                 to.u64("round", u64::from(*round));
             }
-            Entry::Update(answer) => {
+            Entry::Update(record) => {
                 to.bytes("kind", b"answered");
-                to.u64("client", u64::from(answer.client.number()));
-                to.u64("base", u64::from(answer.base));
-                to.u64("steps", u64::from(answer.steps.get()));
-                to.u64("steps_asked", u64::from(answer.steps_asked.get()));
-                to.u64("samples", u64::from(answer.samples));
-                let accuracy = answer.accuracy.unwrap_or(0.0);
-                to.f32s("figures", &[answer.learning_rate, answer.loss, answer.loss_fall, accuracy]);
-                to.u64("has_accuracy", u64::from(answer.accuracy.is_some()));
-                to.f64s("took_s", answer.response_time_s.as_slice());
-                to.u64("payload", answer.payload);
-                to.bytes("digest", answer.digest.as_ref().map_or(&[][..], |digest| digest.bytes()));
+                to.u64("client", u64::from(record.client.number()));
+                to.u64("base", u64::from(record.base));
+                to.u64("steps", u64::from(record.steps.get()));
+                to.u64("steps_asked", u64::from(record.steps_asked.get()));
+                to.u64("samples", u64::from(record.samples));
+                let accuracy = record.accuracy.unwrap_or(0.0);
+                to.f32s("figures", &[record.learning_rate, record.loss, record.loss_fall, accuracy]);
+                to.u64("has_accuracy", u64::from(record.accuracy.is_some()));
+                to.f64s("took_s", record.response_time_s.as_slice());
+                to.u64("payload", record.payload);
+                to.bytes("digest", record.digest.as_ref().map_or(&[][..], |digest| digest.bytes()));
             }
-            Entry::Closed { round, update_entries: took, cost: spent } => {
+            Entry::Closed { round, update_entries: took, cost } => {
                 to.bytes("kind", b"closed");
                 to.u64("round", u64::from(*round));
                 to.u64s("took", took);
-                save_cost(&mut to, *spent);
+                save_cost(&mut to, *cost);
             }
             Entry::Evaluated { round, samples, loss, hits } => {
                 to.bytes("kind", b"judged");
@@ -157,27 +152,27 @@ impl Entry {
 
     pub(crate) fn read(bytes: &[u8]) -> Result<Entry, StateError> {
         let mut from = Loader::new(bytes);
-        // Entries of earlier versions of this program have none.
-        let summed = match from.u64(CHECKSUM_LABEL) {
+        // Entries of earlier versions have no checksum.
+        let has_checksum = match from.u64(CHECKSUM_LABEL) {
             Err(_) => {
                 from = Loader::new(bytes);
                 false
             }
             Ok(wanted) if bytes.get(CHECKSUM_BYTES..).is_some_and(|body| checksum(body) == wanted) => true,
-            Ok(_) => return Err(from.error(CHECKSUM_LABEL, "does not match what follows")),
+            Ok(_) => return Err(from.error(CHECKSUM_LABEL, "does not match the entry")),
         };
         let from = &mut from;
         let entry = match from.bytes("kind")? {
             b"roll" => {
                 let round = from.u32("round")?;
-                let came = load_clients(from, "came")?;
+                let joined = load_clients(from, "came")?;
                 let samples = from.u32s("samples")?;
-                if came.len() != samples.len() {
-                    return Err(from.error("samples", "not one number for each that came"));
+                if joined.len() != samples.len() {
+                    return Err(from.error("samples", "one number for each joined client expected"));
                 }
                 Entry::RollCall(RollCall {
                     round,
-                    joined: came.into_iter().zip(samples).collect(),
+                    joined: joined.into_iter().zip(samples).collect(),
                     left: load_clients(from, "left")?,
                     up: load_clients(from, "up")?,
                     busy: load_clients(from, "busy")?,
@@ -189,12 +184,12 @@ impl Entry {
                 let loss = from.f32s("loss")?;
                 let (train_s, upload_s) = (from.f64s("train_s")?, from.f64s("upload_s")?);
                 if [loss.len(), train_s.len(), upload_s.len()] != [clients.len(); 3] {
-                    return Err(from.error("loss", "not one figure for each client"));
+                    return Err(from.error("loss", "one value for each client expected"));
                 }
-                let measured =
+                let probe_result =
                     |at| ProbeResult { loss: loss[at], train_s: train_s[at], upload_s: upload_s[at] };
                 let probes =
-                    clients.into_iter().enumerate().map(|(at, client)| (client, measured(at))).collect();
+                    clients.into_iter().enumerate().map(|(at, client)| (client, probe_result(at))).collect();
                 Entry::Probed { round, probes, cost: load_cost(from)? }
             }
             b"opened" => Entry::Opened { round: from.u32("round")? },
@@ -207,18 +202,18 @@ impl Entry {
                 };
                 let (steps, steps_asked) = (steps("steps")?, steps("steps_asked")?);
                 let samples = from.u32("samples")?;
-                let figures = from.f32s("figures")?;
-                let &[rate, loss, loss_fall, accuracy] = figures.as_slice() else {
-                    return Err(from.error("figures", "not four"));
+                let values = from.f32s("figures")?;
+                let &[learning_rate, loss, loss_fall, accuracy] = values.as_slice() else {
+                    return Err(from.error("figures", "four values expected"));
                 };
                 let accuracy = (from.u64("has_accuracy")? == 1).then_some(accuracy);
                 let took_s = from.f64s("took_s")?.first().copied();
                 let payload = from.u64("payload")?;
-                let digest = if summed { Digest::from_slice(from.bytes("digest")?) } else { None };
+                let digest = if has_checksum { Digest::from_slice(from.bytes("digest")?) } else { None };
                 Entry::Update(UpdateRecord {
                     client,
                     base,
-                    learning_rate: rate,
+                    learning_rate,
                     steps,
                     steps_asked,
                     samples,
@@ -239,22 +234,22 @@ impl Entry {
                 let round = from.u32("round")?;
                 let sums = from.f64s("sums")?;
                 let &[samples, loss] = sums.as_slice() else {
-                    return Err(from.error("sums", "not two"));
+                    return Err(from.error("sums", "two values expected"));
                 };
                 Entry::Evaluated { round, samples, loss, hits: from.f64s("hits")?.first().copied() }
             }
             b"passed" => Entry::TimePassed { round: from.u32("round")?, elapsed_s: from.f64("elapsed_s")? },
-            _ => return Err(from.error("kind", "is none of those that are written")),
+            _ => return Err(from.error("kind", "is not a known kind of entry")),
         };
-        if from.at_end() { Ok(entry) } else { Err(from.error("kind", "something follows the entry")) }
+        if from.at_end() { Ok(entry) } else { Err(from.error("kind", "the entry has bytes after its end")) }
     }
 }
 
-/// The field of the checksum, and what it takes.
+/// The field of the checksum.
 const CHECKSUM_LABEL: &str = "sum";
 const CHECKSUM_BYTES: usize = 1 + 1 + CHECKSUM_LABEL.len() + 8;
 
-/// A checksum of an entry: the first bytes of its digest.
+/// The checksum of an entry: the first bytes of its digest.
 fn checksum(body: &[u8]) -> u64 {
     u64::from_le_bytes(Digest::of(body).bytes()[..8].try_into().expect("a digest has 32 bytes"))
 }
@@ -267,10 +262,10 @@ fn load_clients(from: &mut Loader<'_>, name: &str) -> Result<Vec<ClientId>, Stat
     Ok(from.u32s(name)?.into_iter().map(|number| ClientId::new(number as usize)).collect())
 }
 
-fn save_cost(to: &mut Saver, spent: Cost) {
-    to.f64("elapsed_s", spent.elapsed_s);
-    to.u64("bytes_down", spent.bytes_down);
-    to.u64("bytes_up", spent.bytes_up);
+fn save_cost(to: &mut Saver, cost: Cost) {
+    to.f64("elapsed_s", cost.elapsed_s);
+    to.u64("bytes_down", cost.bytes_down);
+    to.u64("bytes_up", cost.bytes_up);
 }
 
 fn load_cost(from: &mut Loader<'_>) -> Result<Cost, StateError> {
@@ -285,13 +280,13 @@ fn load_cost(from: &mut Loader<'_>) -> Result<Cost, StateError> {
 pub(crate) mod tests {
     use super::*;
 
-    /// One of every kind.
+    /// An entry of every kind.
     pub(crate) fn all_kinds() -> Vec<Entry> {
         let client = ClientId::new;
         let cost = Cost { elapsed_s: 1.25, bytes_down: 7, bytes_up: 8 };
-        let measured = ProbeResult { loss: 0.5, train_s: 2.0, upload_s: 0.25 };
+        let probe_result = ProbeResult { loss: 0.5, train_s: 2.0, upload_s: 0.25 };
         let steps = NonZeroU32::new(3).unwrap();
-        let answer = UpdateRecord {
+        let record = UpdateRecord {
             client: client(4),
             base: 9,
             learning_rate: 0.1,
@@ -313,15 +308,15 @@ pub(crate) mod tests {
                 up: vec![client(1)],
                 busy: vec![],
             }),
-            Entry::Probed { round: 3, probes: vec![(client(1), measured)], cost },
+            Entry::Probed { round: 3, probes: vec![(client(1), probe_result)], cost },
             Entry::Opened { round: 3 },
-            Entry::Update(UpdateRecord { loss: 0.25, ..answer.clone() }),
+            Entry::Update(UpdateRecord { loss: 0.25, ..record.clone() }),
             Entry::Update(UpdateRecord {
                 loss: 0.25,
                 accuracy: None,
                 response_time_s: None,
                 digest: None,
-                ..answer
+                ..record
             }),
             Entry::Closed { round: 3, update_entries: vec![5, 2], cost },
             Entry::Evaluated { round: 3, samples: 100.0, loss: 2.5, hits: Some(40.0) },
@@ -330,28 +325,27 @@ pub(crate) mod tests {
         ]
     }
 
-    /// The same as earlier versions of this program wrote them: without checksums, and answers without
-    /// digests.
+    /// The same as earlier versions wrote them: without checksums, and updates without digests.
     pub(crate) fn all_without_checksums() -> Vec<Vec<u8>> {
         let digest = {
             let mut to = Saver::new();
             to.bytes("digest", &[]);
             to.finish()
         };
-        let unsummed = |entry: &Entry| {
-            let Entry::Update(answer) = entry else { return entry.body() };
-            let mut bytes = Entry::Update(UpdateRecord { digest: None, ..answer.clone() }).body();
+        let without_checksum = |entry: &Entry| {
+            let Entry::Update(record) = entry else { return entry.body() };
+            let mut bytes = Entry::Update(UpdateRecord { digest: None, ..record.clone() }).body();
             bytes.truncate(bytes.len() - digest.len());
             bytes
         };
-        all_kinds().iter().map(unsummed).collect()
+        all_kinds().iter().map(without_checksum).collect()
     }
 
     #[test]
     fn entries_of_earlier_versions_are_read() {
         for (entry, bytes) in all_kinds().into_iter().zip(all_without_checksums()) {
             let wanted = match entry {
-                Entry::Update(answer) => Entry::Update(UpdateRecord { digest: None, ..answer }),
+                Entry::Update(record) => Entry::Update(UpdateRecord { digest: None, ..record }),
                 other => other,
             };
             assert_eq!(Entry::read(&bytes), Ok(wanted));
@@ -371,7 +365,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn entries_come_back() {
+    fn entries_round_trip() {
         for entry in all_kinds() {
             assert_eq!(Entry::read(&entry.bytes()), Ok(entry));
         }

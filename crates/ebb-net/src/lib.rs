@@ -1,10 +1,10 @@
-//! A fleet over a network: a server that survives, and the clients that join it.
+//! A fleet over a network: a server that survives restarts, and the clients that join it.
 //!
-//! The run is a function of what its fleet returns, so the server writes down just that before it acts upon it, and plays it
-//! again after a restart. Small messages go over one long-lived stream a client; vectors travel beside it, by the digest of
-//! their content.
+//! The run is a function of what its fleet returns. The server therefore journals each update before it uses
+//! it, and replays the journal after a restart. Small messages travel over one long-lived stream per client.
+//! Vectors travel on streams of their own, addressed by the digest of their content.
 
-// The allocator with which tests count memory is unsafe by its trait.
+// The allocator with which tests count memory needs unsafe code, because its trait does.
 #![cfg_attr(not(test), forbid(unsafe_code))]
 
 pub mod client;
@@ -53,23 +53,23 @@ pub use tokens::KEY_FILE;
 /// The version of the protocol that this crate speaks.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// Vectors travel in pieces of so many bytes.
+/// Bytes of a model in one message of a download.
 const DOWNLOAD_CHUNK_BYTES: usize = 64 * 1024;
 
-/// How much of an update travels in one message. A transfer stands still if not even one came for a while, so that slow links need
-/// small ones.
+/// Bytes of an update in one message of an upload. They are few, because a transfer counts as stalled if no
+/// message arrives for a while, and links may be slow.
 const UPLOAD_CHUNK_BYTES: usize = 16 * 1024;
 
 /// A model of one tensor.
 #[cfg(test)]
 fn one_tensor_layout(numbers: usize) -> ebb_round::Layout {
-    let piece = ebb_round::Tensor { name: "w".to_owned(), shape: vec![numbers], is_trained: true };
-    ebb_round::Layout::new(vec![piece])
+    let tensor = ebb_round::Tensor { name: "w".to_owned(), shape: vec![numbers], is_trained: true };
+    ebb_round::Layout::new(vec![tensor])
 }
 
 #[test]
 fn the_generated_code_is_that_of_the_proto_file() {
     let digest = tokens::hex(Digest::of(include_bytes!("../proto/ebbflow.proto")).bytes());
     let fresh = include_str!("wire.rs").contains(&digest);
-    assert!(fresh, "make it anew: cargo run --manifest-path scripts/proto/Cargo.toml");
+    assert!(fresh, "generate it again: cargo run --manifest-path scripts/proto/Cargo.toml");
 }

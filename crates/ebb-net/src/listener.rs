@@ -1,4 +1,5 @@
-//! Takes connections: only so many, only those on which somebody is let in soon, and on through whatever the system complains about.
+//! Accepts connections: a bounded number, closed if nobody authenticates soon, and resilient to errors of the
+//! system.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
@@ -18,72 +19,73 @@ use tonic::transport::server::Connected;
 
 use crate::tls::{ReloadingTls, ServerStream};
 
-/// How long a connection may last on which nobody is in: time for the TLS handshake, that of HTTP/2, enrolling and a hello.
+/// How long a connection may stay unauthenticated: enough for TLS, HTTP/2, enrolment and a hello.
 pub(crate) const UNAUTHENTICATED_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long to wait when no connection can be taken, say for lack of descriptors.
+/// The pause after a connection could not be accepted, for example for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// Of so many failures one is logged.
+/// Of this many failures one is logged.
 const FAILURES_PER_LOG_LINE: u64 = 600;
 
-/// So many connections may wait to be served.
+/// How many accepted connections may wait to be served.
 const ACCEPT_QUEUE: usize = 64;
 
-/// So many bytes are read from a connection on which nobody is in: a handshake, an enrolment and a hello are
-/// far shorter.
+/// The most bytes read from an unauthenticated connection. A handshake, an enrolment and a hello are far
+/// shorter.
 const MAX_UNAUTHENTICATED_BYTES: usize = 128 << 10;
 
-/// How many connections there may be.
+/// Limits on the number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionLimits {
-    /// In all.
+    /// All connections.
     pub(crate) max_connections: usize,
-    /// On which nobody is in yet.
+    /// Unauthenticated connections.
     pub(crate) max_unauthenticated: usize,
-    /// The same from one address. Loopback is exempt: a proxy on this machine brings everybody from there.
+    /// Unauthenticated connections from one address. Loopback is exempt, because a proxy on this machine
+    /// brings all clients from there.
     pub(crate) max_unauthenticated_by_address: usize,
-    /// A connection that has lasted so long without anybody in gives way to a new one.
+    /// An unauthenticated connection of at least this age gives way to a new one.
     pub(crate) evictable_after: Duration,
 }
 
-/// So many connections on which nobody is in.
+/// The largest number of unauthenticated connections.
 const MAX_UNAUTHENTICATED: usize = 1024;
 const MAX_UNAUTHENTICATED_BY_ADDRESS: usize = 64;
 
-/// So many more connections than clients: some are on their way out, some in, some are strangers.
+/// Connections in addition to one per client: some are closing, some are unauthenticated.
 const SPARE_CONNECTIONS: usize = 1000;
 
-/// So many descriptors are kept for files and for metrics.
+/// Descriptors kept for files and for metrics.
 const RESERVED_DESCRIPTORS: usize = 256;
 
 impl ConnectionLimits {
-    /// For so many clients, in a process that may open so many files.
+    /// The limits for this many clients, in a process that may open this many files.
     pub(crate) fn new(most_clients: usize, descriptors: Option<u64>) -> ConnectionLimits {
         let wanted = most_clients.saturating_add(SPARE_CONNECTIONS);
         let open = descriptors.map_or(usize::MAX, |open| usize::try_from(open).unwrap_or(usize::MAX));
-        // A process that may open few files shares them out evenly.
+        // A process that may open few files shares them between connections and files.
         let most = wanted.min(open.saturating_sub(RESERVED_DESCRIPTORS.min(open / 2))).max(1);
-        let strangers = MAX_UNAUTHENTICATED.min(most.div_ceil(4));
+        let unauthenticated = MAX_UNAUTHENTICATED.min(most.div_ceil(4));
         ConnectionLimits {
             max_connections: most,
-            max_unauthenticated: strangers,
+            max_unauthenticated: unauthenticated,
             max_unauthenticated_by_address: MAX_UNAUTHENTICATED_BY_ADDRESS,
             evictable_after: EVICTABLE_AFTER,
         }
     }
 }
 
-/// While at least so many are let in within so long, the next one waits for its place. Fewer must not, for one
-/// client that comes and goes would hold up everybody behind those that never come in.
+/// While this many clients authenticate within the burst window, a new connection waits for a place. A lower
+/// number would let one client that reconnects again and again delay all others.
 const AUTHENTICATION_BURST: usize = 64;
 const BURST_WINDOW: Duration = Duration::from_millis(200);
 
-/// Time for an honest client to be let in.
+/// Time for a correct client to authenticate.
 const EVICTABLE_AFTER: Duration = Duration::from_secs(2);
 
-/// Connections as they come, within the limits; each ends once nobody was in for so long. With certificates
-/// they come once their handshake is over.
+/// Accepts connections within the limits. Each ends if it stays unauthenticated too long. With certificates a
+/// connection is passed on after its handshake.
 pub(crate) fn accept(
     listener: TcpListener,
     limits: ConnectionLimits,
@@ -92,35 +94,42 @@ pub(crate) fn accept(
 ) -> ReceiverStream<io::Result<ServerStream>> {
     let (to, from) = mpsc::channel(ACCEPT_QUEUE);
     tokio::spawn(async move {
-        let lobby = UnauthenticatedConnections::new(limits);
+        let unauthenticated = UnauthenticatedConnections::new(limits);
         let mut failed = 0_u64;
         let permits = Arc::new(Semaphore::new(limits.max_connections));
         while !to.is_closed() {
             match listener.accept().await {
                 Ok((stream, address)) => {
-                    let Some(door) = lobby.admit_or_wait(address_group(address.ip())).await else { continue };
+                    let Some(connection) = unauthenticated.admit_or_wait(address_group(address.ip())).await
+                    else {
+                        continue;
+                    };
                     let permit = match Arc::clone(&permits).try_acquire_owned() {
                         Ok(permit) => permit,
                         Err(_) => {
-                            lobby.evict_oldest(None, Duration::ZERO, Some(&door));
+                            unauthenticated.evict_oldest(None, Duration::ZERO, Some(&connection));
                             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
                             permit
                         }
                     };
-                    // Small messages must not wait for larger ones; where that cannot be had, it is only slower.
+                    // Small messages must not wait for larger ones. Without this option they are only slower.
                     let _ = stream.set_nodelay(true);
-                    let taken = AcceptedStream::new(stream, door.clone(), permit, empty);
+                    let accepted = AcceptedStream::new(stream, connection.clone(), permit, empty);
                     match &secure {
-                        None => drop(to.send(Ok(ServerStream::Plain(taken))).await),
+                        None => drop(to.send(Ok(ServerStream::Plain(accepted))).await),
                         Some(secure) => {
-                            drop(tokio::spawn(Arc::clone(secure).handshake(taken, door, to.clone())));
+                            drop(tokio::spawn(Arc::clone(secure).handshake(
+                                accepted,
+                                connection,
+                                to.clone(),
+                            )));
                         }
                     }
                 }
                 Err(error) => {
-                    // Where descriptors are short, it is so for a while: one line a minute will do.
+                    // A lack of descriptors lasts for a while, so one line a minute suffices.
                     if failed.is_multiple_of(FAILURES_PER_LOG_LINE) {
-                        tracing::warn!(%error, times = failed + 1, "a connection could not be taken");
+                        tracing::warn!(%error, times = failed + 1, "a connection could not be accepted");
                     }
                     failed += 1;
                     tokio::time::sleep(ACCEPT_RETRY).await;
@@ -131,47 +140,47 @@ pub(crate) fn accept(
     ReceiverStream::new(from)
 }
 
-/// The connections on which nobody is in.
+/// The unauthenticated connections.
 #[derive(Debug)]
 struct UnauthenticatedConnections {
     limits: ConnectionLimits,
     state: Mutex<UnauthenticatedState>,
-    /// Told of everybody who is let in.
+    /// Notified of every authentication.
     authentications: Notify,
 }
 
-/// Why a connection cannot wait.
+/// Why a connection is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AdmitError {
-    /// Too many do from its address.
+    /// Its address has too many unauthenticated connections.
     AddressFull,
-    /// Too many do in all.
+    /// There are too many unauthenticated connections in all.
     Full,
 }
 
 #[derive(Debug, Default)]
 struct UnauthenticatedState {
-    /// By number, which is the order in which they came or in which the last client on them went.
+    /// By number, which is the order in which they became unauthenticated.
     by_number: BTreeMap<u64, (IpAddr, Connection)>,
     by_address: HashMap<IpAddr, usize>,
     next_number: u64,
-    /// When the last ones were let in, the oldest first. At the start as if they were when the first one came.
+    /// When the last authentications happened, the oldest first. At the start they count as just happened.
     recent_authentications: VecDeque<Instant>,
 }
 
 impl UnauthenticatedState {
     fn remove(&mut self, number: u64) -> Option<Connection> {
-        let (address, door) = self.by_number.remove(&number)?;
+        let (address, connection) = self.by_number.remove(&number)?;
         let count = self.by_address.get_mut(&address).expect("it was counted");
         *count -= 1;
         if *count == 0 {
             self.by_address.remove(&address);
         }
-        Some(door)
+        Some(connection)
     }
 }
 
-/// What counts as one address: a host has 2^64 of IPv6, and one of IPv4 may be written as one of those.
+/// The group that counts as one address: a /64 network of IPv6, or one IPv4 address in either notation.
 fn address_group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(host) if !host.is_loopback() => IpAddr::V6((u128::from(host) & (u128::MAX << 64)).into()),
@@ -188,13 +197,12 @@ impl UnauthenticatedConnections {
         })
     }
 
-    /// Lets a new connection wait; nothing, if there are too many of which none gives way yet, and few were let
-    /// in of late.
+    /// Admits a new connection, waiting for a place while many others authenticate. `None` if there is none.
     async fn admit_or_wait(self: &Arc<Self>, address: IpAddr) -> Option<Connection> {
         loop {
             match self.admit(address) {
-                Ok(door) => return Some(door),
-                // Others must not wait for an address that sends too many.
+                Ok(connection) => return Some(connection),
+                // Other addresses must not wait for one that opens too many.
                 Err(AdmitError::AddressFull) => return None,
                 Err(AdmitError::Full) => {
                     let quiet_at = *self.lock().recent_authentications.front()? + BURST_WINDOW;
@@ -204,42 +212,42 @@ impl UnauthenticatedConnections {
         }
     }
 
-    /// Lets a new connection wait, unless there are too many of which none gives way yet.
+    /// Admits a new connection, in place of an old enough one if necessary.
     fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Connection, AdmitError> {
-        let door = Connection(Arc::new(ConnectionInner {
+        let connection = Connection(Arc::new(ConnectionInner {
             unauthenticated: Arc::clone(self),
             address,
             state: Mutex::new(ConnectionState::new()),
         }));
         let count = |waiting: &UnauthenticatedState| waiting.by_address.get(&address).copied().unwrap_or(0);
         let limits = self.limits;
-        let crowded = |waiting: &UnauthenticatedState| {
+        let is_address_full = |waiting: &UnauthenticatedState| {
             !address.is_loopback() && count(waiting) >= limits.max_unauthenticated_by_address
         };
         let full = |waiting: &UnauthenticatedState| waiting.by_number.len() >= limits.max_unauthenticated;
-        if crowded(&self.lock()) && !self.evict_oldest(Some(address), limits.evictable_after, None) {
+        if is_address_full(&self.lock()) && !self.evict_oldest(Some(address), limits.evictable_after, None) {
             return Err(AdmitError::AddressFull);
         }
         if full(&self.lock()) && !self.evict_oldest(None, limits.evictable_after, None) {
             return Err(AdmitError::Full);
         }
-        self.add(&door);
-        Ok(door)
+        self.add(&connection);
+        Ok(connection)
     }
 
-    /// Nobody is in on this connection.
-    fn add(&self, door: &Connection) {
+    /// Counts a connection as unauthenticated.
+    fn add(&self, connection: &Connection) {
         let mut waiting = self.lock();
         if waiting.recent_authentications.is_empty() {
             waiting.recent_authentications = vec![Instant::now(); AUTHENTICATION_BURST].into();
         }
         let number = waiting.next_number;
         waiting.next_number += 1;
-        *waiting.by_address.entry(door.0.address).or_default() += 1;
-        waiting.by_number.insert(number, (door.0.address, door.clone()));
+        *waiting.by_address.entry(connection.0.address).or_default() += 1;
+        waiting.by_number.insert(number, (connection.0.address, connection.clone()));
         drop(waiting);
-        let mut state = door.lock();
-        // Somebody may have come in meanwhile.
+        let mut state = connection.lock();
+        // A client may have authenticated meanwhile.
         if state.n_authenticated > 0 || state.is_closed {
             drop(state);
             self.lock().remove(number);
@@ -248,14 +256,14 @@ impl UnauthenticatedConnections {
         }
     }
 
-    /// Ends the connection that waits longest, if that is long enough; whether it did.
+    /// Closes the oldest unauthenticated connection if it is old enough. Returns whether it did.
     fn evict_oldest(&self, of: Option<IpAddr>, least: Duration, but: Option<&Connection>) -> bool {
         let mut waiting = self.lock();
-        let may_go = |(address, door): &(IpAddr, Connection)| {
-            of.is_none_or(|of| of == *address) && but.is_none_or(|but| !Arc::ptr_eq(&but.0, &door.0))
+        let may_go = |(address, connection): &(IpAddr, Connection)| {
+            of.is_none_or(|of| of == *address) && but.is_none_or(|but| !Arc::ptr_eq(&but.0, &connection.0))
         };
         let oldest = waiting.by_number.iter().find(|(_, one)| may_go(one)).map(|(number, _)| *number);
-        let Some(door) = oldest.and_then(|number| {
+        let Some(connection) = oldest.and_then(|number| {
             let since = waiting.by_number[&number].1.unauthenticated_since()?;
             if since.elapsed() < least {
                 return None;
@@ -265,7 +273,7 @@ impl UnauthenticatedConnections {
             return false;
         };
         drop(waiting);
-        door.close();
+        connection.close();
         true
     }
 
@@ -274,7 +282,7 @@ impl UnauthenticatedConnections {
     }
 }
 
-/// Who is in on a connection: clients that were let in, and what they send and fetch.
+/// A connection, shared by the clients that authenticated on it and by their transfers.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection(Arc<ConnectionInner>);
 
@@ -288,19 +296,19 @@ struct ConnectionInner {
 #[derive(Debug)]
 struct ConnectionState {
     n_authenticated: usize,
-    /// Since when nobody is, if nobody is.
+    /// Since when nobody is authenticated, if so.
     unauthenticated_since: Instant,
-    /// How many bytes came since then.
+    /// The number of bytes received since then.
     received_bytes: usize,
-    /// Its number among those that wait.
+    /// Its number among the unauthenticated connections.
     unauthenticated_number: Option<u64>,
-    /// The digest of the key in the certificate that was shown, where certificates are asked for.
+    /// The digest of the key in the client's certificate, where certificates are required.
     certificate_key: Option<[u8; 32]>,
-    /// Whether a stream on it waits for a hello.
+    /// Whether one of its streams waits for a hello.
     awaits_hello: bool,
-    /// It is to end, now.
+    /// Whether it is to close now.
     is_closed: bool,
-    /// Whom that wakes.
+    /// The task to wake when that changes.
     waker: Option<Waker>,
 }
 
@@ -320,48 +328,48 @@ impl ConnectionState {
 }
 
 impl Connection {
-    /// Somebody is in until this is dropped.
+    /// Authenticates the connection until this is dropped.
     pub(crate) fn authenticate(&self) -> Authenticated {
         let mut state = self.lock();
         state.n_authenticated += 1;
-        let waited_as = state.unauthenticated_number.take();
+        let unauthenticated_number = state.unauthenticated_number.take();
         drop(state);
-        if let Some(number) = waited_as {
-            let lobby = &self.0.unauthenticated;
-            let mut waiting = lobby.lock();
+        if let Some(number) = unauthenticated_number {
+            let unauthenticated = &self.0.unauthenticated;
+            let mut waiting = unauthenticated.lock();
             waiting.remove(number);
             waiting.recent_authentications.pop_front();
             waiting.recent_authentications.push_back(Instant::now());
             drop(waiting);
-            lobby.authentications.notify_one();
+            unauthenticated.authentications.notify_one();
         }
         Authenticated(self.clone())
     }
 
-    /// A certificate with this key was shown.
+    /// Notes the key of the certificate that the client showed.
     pub(crate) fn set_certificate_key(&self, key: [u8; 32]) {
         self.lock().certificate_key = Some(key);
     }
 
-    /// The digest of the key in the certificate that was shown; nothing, where none is asked for.
+    /// The digest of the key in the client's certificate. `None` where none is required.
     pub(crate) fn certificate_key(&self) -> Option<[u8; 32]> {
         self.lock().certificate_key
     }
 
-    /// A stream waits for a hello until this is dropped; nothing, if another one does already.
+    /// Marks a stream as waiting for a hello until this is dropped. `None` if another one waits already.
     pub(crate) fn await_hello(&self) -> Option<AwaitingHello> {
         let mut state = self.lock();
         (!std::mem::replace(&mut state.awaits_hello, true)).then(|| AwaitingHello(self.clone()))
     }
 
-    /// Ends the connection, if nobody is in.
+    /// Closes the connection if it is unauthenticated.
     pub(crate) fn close_if_unauthenticated(&self) {
         if self.unauthenticated_since().is_some() {
             self.close();
         }
     }
 
-    /// So many bytes came; whether that is more than anybody needs to be let in.
+    /// Counts received bytes. Returns whether they are more than authentication can need.
     fn exceeds_unauthenticated_bytes(&self, bytes: usize) -> bool {
         let mut state = self.lock();
         if state.n_authenticated == 0 {
@@ -378,7 +386,7 @@ impl Connection {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// Since when nobody is in; `None` while somebody is.
+    /// Since when the connection is unauthenticated. `None` while it is authenticated.
     fn unauthenticated_since(&self) -> Option<Instant> {
         let state = self.lock();
         (state.n_authenticated == 0).then_some(state.unauthenticated_since)
@@ -389,7 +397,7 @@ impl Connection {
     }
 }
 
-/// A stream on which a hello is waited for.
+/// A stream that waits for a hello.
 #[derive(Debug)]
 pub(crate) struct AwaitingHello(Connection);
 
@@ -399,7 +407,7 @@ impl Drop for AwaitingHello {
     }
 }
 
-/// Somebody who is in.
+/// Keeps a connection authenticated.
 #[derive(Debug)]
 pub(crate) struct Authenticated(Connection);
 
@@ -418,12 +426,12 @@ impl Drop for Authenticated {
     }
 }
 
-/// A connection, and its right to be one of so many.
+/// An accepted connection, counted against the limit.
 pub(crate) struct AcceptedStream {
     stream: TcpStream,
     connection: Connection,
     unauthenticated_timeout: Duration,
-    /// When to look at the door again.
+    /// When to check again whether the connection is to close.
     timeout_check: Pin<Box<Sleep>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -431,30 +439,31 @@ pub(crate) struct AcceptedStream {
 impl AcceptedStream {
     fn new(
         stream: TcpStream,
-        door: Connection,
+        connection: Connection,
         permit: OwnedSemaphorePermit,
         empty: Duration,
     ) -> AcceptedStream {
         let look = Box::pin(tokio::time::sleep(empty));
         AcceptedStream {
             stream,
-            connection: door,
+            connection,
             unauthenticated_timeout: empty,
             timeout_check: look,
             _permit: permit,
         }
     }
 
-    /// What the stream says; where it has to wait, an error once nobody was in for too long. Below TLS and HTTP/2, so that it holds
-    /// for all that goes before a request.
-    fn unless_closed<T>(&mut self, cx: &mut Context<'_>, said: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    /// Passes on the result of a poll. While it is pending, returns an error once the connection was
+    /// unauthenticated for too long. This is below TLS and HTTP/2, so that it covers all that precedes a
+    /// request.
+    fn unless_closed<T>(&mut self, cx: &mut Context<'_>, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let mut state = self.connection.lock();
         if state.is_closed {
-            // Also one that talks without a pause.
-            let message = "others needed the place of this connection, on which nobody was let in";
+            // A connection that sends without a pause must be closed, too.
+            let message = "this unauthenticated connection gave way to a newer one";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, message)));
         }
-        if said.is_pending() {
+        if polled.is_pending() {
             state.waker = Some(cx.waker().clone());
             drop(state);
             while self.timeout_check.as_mut().poll(cx).is_ready() {
@@ -462,24 +471,24 @@ impl AcceptedStream {
                 let due =
                     self.connection.unauthenticated_since().unwrap_or(now) + self.unauthenticated_timeout;
                 if due <= now {
-                    let message = "nobody was let in on this connection for too long";
+                    let message = "this connection was unauthenticated for too long";
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, message)));
                 }
                 self.timeout_check.as_mut().reset(due);
             }
         }
-        said
+        polled
     }
 }
 
 impl Drop for AcceptedStream {
     fn drop(&mut self) {
         let mut state = self.connection.lock();
-        // What is still under way on it must not bring it back.
+        // Streams that still end on this connection must not count it again.
         state.is_closed = true;
-        let waited_as = state.unauthenticated_number.take();
+        let unauthenticated_number = state.unauthenticated_number.take();
         drop(state);
-        if let Some(number) = waited_as {
+        if let Some(number) = unauthenticated_number {
             self.connection.0.unauthenticated.lock().remove(number);
         }
     }
@@ -499,19 +508,19 @@ impl AsyncRead for AcceptedStream {
         to: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = to.filled().len();
-        let said = Pin::new(&mut self.stream).poll_read(cx, to);
+        let polled = Pin::new(&mut self.stream).poll_read(cx, to);
         if self.connection.exceeds_unauthenticated_bytes(to.filled().len() - before) {
-            let message = "nobody was let in on this connection, for all that was said";
+            let message = "this unauthenticated connection sent too much";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, message)));
         }
-        self.unless_closed(cx, said)
+        self.unless_closed(cx, polled)
     }
 }
 
 impl AsyncWrite for AcceptedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
-        let said = Pin::new(&mut self.stream).poll_write(cx, from);
-        self.unless_closed(cx, said)
+        let polled = Pin::new(&mut self.stream).poll_write(cx, from);
+        self.unless_closed(cx, polled)
     }
 
     fn poll_write_vectored(
@@ -519,8 +528,8 @@ impl AsyncWrite for AcceptedStream {
         cx: &mut Context<'_>,
         from: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let said = Pin::new(&mut self.stream).poll_write_vectored(cx, from);
-        self.unless_closed(cx, said)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, from);
+        self.unless_closed(cx, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -555,8 +564,8 @@ mod tests {
         })
     }
 
-    fn n_unauthenticated(lobby: &UnauthenticatedConnections) -> usize {
-        lobby.lock().by_number.len()
+    fn n_unauthenticated(unauthenticated: &UnauthenticatedConnections) -> usize {
+        unauthenticated.lock().by_number.len()
     }
 
     #[test]
@@ -572,101 +581,113 @@ mod tests {
 
     #[test]
     fn unauthenticated_connections_are_counted_by_address_and_in_all() {
-        let lobby = unauthenticated(Duration::MAX);
-        let first = lobby.admit(address(1)).unwrap();
-        let _second = lobby.admit(address(1)).unwrap();
-        assert_eq!(lobby.admit(address(1)).unwrap_err(), AdmitError::AddressFull);
-        let _elsewhere = [lobby.admit(address(2)).unwrap(), lobby.admit(address(3)).unwrap()];
-        assert_eq!(lobby.admit(address(4)).unwrap_err(), AdmitError::Full);
-        assert_eq!(n_unauthenticated(&lobby), 4);
-        // Whoever is let in makes room.
-        let inside = first.authenticate();
-        assert_eq!(n_unauthenticated(&lobby), 3);
-        let _third = lobby.admit(address(1)).unwrap();
-        drop(inside);
-        assert_eq!(n_unauthenticated(&lobby), 5);
+        let unauthenticated = unauthenticated(Duration::MAX);
+        let first = unauthenticated.admit(address(1)).unwrap();
+        let _second = unauthenticated.admit(address(1)).unwrap();
+        assert_eq!(unauthenticated.admit(address(1)).unwrap_err(), AdmitError::AddressFull);
+        let _elsewhere =
+            [unauthenticated.admit(address(2)).unwrap(), unauthenticated.admit(address(3)).unwrap()];
+        assert_eq!(unauthenticated.admit(address(4)).unwrap_err(), AdmitError::Full);
+        assert_eq!(n_unauthenticated(&unauthenticated), 4);
+        // An authenticated connection frees its place.
+        let authenticated = first.authenticate();
+        assert_eq!(n_unauthenticated(&unauthenticated), 3);
+        let _third = unauthenticated.admit(address(1)).unwrap();
+        drop(authenticated);
+        assert_eq!(n_unauthenticated(&unauthenticated), 5);
     }
 
     #[test]
     fn the_oldest_unauthenticated_connection_is_evicted_after_a_while() {
-        let lobby = unauthenticated(Duration::ZERO);
-        let doors: Vec<_> = (1..=4).map(|last| lobby.admit(address(last)).unwrap()).collect();
-        assert!(lobby.admit(address(5)).is_ok());
-        let closed: Vec<_> = doors.iter().map(|door| door.lock().is_closed).collect();
+        let unauthenticated = unauthenticated(Duration::ZERO);
+        let connections: Vec<_> = (1..=4).map(|last| unauthenticated.admit(address(last)).unwrap()).collect();
+        assert!(unauthenticated.admit(address(5)).is_ok());
+        let closed: Vec<_> = connections.iter().map(|connection| connection.lock().is_closed).collect();
         assert_eq!(closed, [true, false, false, false]);
     }
 
     #[test]
     fn a_proxy_on_this_machine_brings_everybody_from_one_address() {
-        let lobby = unauthenticated(Duration::MAX);
-        let doors: Vec<_> = (0..4).map(|_| lobby.admit(HERE).unwrap()).collect();
-        assert_eq!(lobby.admit(HERE).unwrap_err(), AdmitError::Full);
-        drop(doors);
+        let unauthenticated = unauthenticated(Duration::MAX);
+        let connections: Vec<_> = (0..4).map(|_| unauthenticated.admit(HERE).unwrap()).collect();
+        assert_eq!(unauthenticated.admit(HERE).unwrap_err(), AdmitError::Full);
+        drop(connections);
     }
 
     #[tokio::test(start_paused = true)]
     async fn while_many_authenticate_the_next_connection_waits_for_its_place() {
-        let lobby = unauthenticated(Duration::MAX);
+        let unauthenticated = unauthenticated(Duration::MAX);
         let mut next = 0;
         let began = Instant::now();
-        let mut doors = VecDeque::new();
+        let mut connections = VecDeque::new();
         for _ in 0..4 {
             next += 1;
-            doors.push_back(lobby.admit_or_wait(address(next)).await.unwrap());
+            connections.push_back(unauthenticated.admit_or_wait(address(next)).await.unwrap());
         }
-        // So many are let in, one after the other: whoever comes meanwhile gets the place of one of them.
-        let mut inside = Vec::new();
+        // Clients authenticate one after another, so a new connection gets the place of one of them.
+        let mut authenticated = Vec::new();
         for at in 1..=u32::try_from(AUTHENTICATION_BURST).unwrap() {
-            let first = doors.pop_front().unwrap();
+            let first = connections.pop_front().unwrap();
             let entering = tokio::spawn(async move {
                 tokio::time::sleep(BURST_WINDOW / 100).await;
                 first.authenticate()
             });
             next += 1;
-            doors.push_back(lobby.admit_or_wait(address(next)).await.expect("one is let in soon"));
-            inside.push(entering.await.unwrap());
+            connections.push_back(
+                unauthenticated.admit_or_wait(address(next)).await.expect("one authenticates soon"),
+            );
+            authenticated.push(entering.await.unwrap());
             assert_eq!(began.elapsed(), at * (BURST_WINDOW / 100));
         }
-        // Nobody is let in any more: it waits no longer than since that was so, and others not at all.
-        assert!(lobby.admit_or_wait(address(100)).await.is_none());
+        // No client authenticates any more: the next connection waits as long as the window, later ones not
+        // at all.
+        assert!(unauthenticated.admit_or_wait(address(100)).await.is_none());
         assert_eq!(began.elapsed(), BURST_WINDOW / 100 + BURST_WINDOW);
-        assert!(lobby.admit_or_wait(address(101)).await.is_none());
+        assert!(unauthenticated.admit_or_wait(address(101)).await.is_none());
         assert_eq!(began.elapsed(), BURST_WINDOW / 100 + BURST_WINDOW);
-        // One that comes in now and then does not bring that back.
+        // A single authentication now and then does not restore the waiting.
         tokio::time::sleep(BURST_WINDOW).await;
-        inside.push(doors.pop_front().unwrap().authenticate());
-        assert!(lobby.admit_or_wait(address(102)).await.is_some(), "it left a place");
-        assert!(lobby.admit_or_wait(address(103)).await.is_none());
+        authenticated.push(connections.pop_front().unwrap().authenticate());
+        assert!(unauthenticated.admit_or_wait(address(102)).await.is_some(), "it freed a place");
+        assert!(unauthenticated.admit_or_wait(address(103)).await.is_none());
         assert_eq!(began.elapsed(), BURST_WINDOW / 100 + 2 * BURST_WINDOW);
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_address_that_opens_too_many_connections_delays_no_other() {
-        let lobby = unauthenticated(Duration::MAX);
+        let unauthenticated = unauthenticated(Duration::MAX);
         let began = Instant::now();
-        let _doors =
-            [lobby.admit_or_wait(address(1)).await.unwrap(), lobby.admit_or_wait(address(1)).await.unwrap()];
-        assert!(lobby.admit_or_wait(address(1)).await.is_none());
+        let _doors = [
+            unauthenticated.admit_or_wait(address(1)).await.unwrap(),
+            unauthenticated.admit_or_wait(address(1)).await.unwrap(),
+        ];
+        assert!(unauthenticated.admit_or_wait(address(1)).await.is_none());
         assert_eq!(began.elapsed(), Duration::ZERO);
     }
 
     #[test]
-    fn an_unauthenticated_connection_sends_at_most_so_many_bytes() {
-        let door = unauthenticated(Duration::MAX).admit(HERE).unwrap();
-        assert!(!door.exceeds_unauthenticated_bytes(MAX_UNAUTHENTICATED_BYTES));
-        let inside = door.authenticate();
-        assert!(!door.exceeds_unauthenticated_bytes(1 << 40), "whoever is in says what it likes");
-        drop(inside);
-        assert!(!door.exceeds_unauthenticated_bytes(MAX_UNAUTHENTICATED_BYTES), "it may come back");
-        assert!(door.exceeds_unauthenticated_bytes(1));
+    fn an_unauthenticated_connection_may_send_a_bounded_number_of_bytes() {
+        let connection = unauthenticated(Duration::MAX).admit(HERE).unwrap();
+        assert!(!connection.exceeds_unauthenticated_bytes(MAX_UNAUTHENTICATED_BYTES));
+        let authenticated = connection.authenticate();
+        assert!(
+            !connection.exceeds_unauthenticated_bytes(1 << 40),
+            "an authenticated client sends what it likes"
+        );
+        drop(authenticated);
+        assert!(
+            !connection.exceeds_unauthenticated_bytes(MAX_UNAUTHENTICATED_BYTES),
+            "it may authenticate again"
+        );
+        assert!(connection.exceeds_unauthenticated_bytes(1));
     }
 
     #[test]
     fn one_stream_of_a_connection_waits_for_a_hello() {
-        let door = unauthenticated(Duration::MAX).admit(HERE).unwrap();
-        let greeting = door.await_hello().unwrap();
-        assert!(door.await_hello().is_none());
+        let connection = unauthenticated(Duration::MAX).admit(HERE).unwrap();
+        let greeting = connection.await_hello().unwrap();
+        assert!(connection.await_hello().is_none());
         drop(greeting);
-        assert!(door.await_hello().is_some());
+        assert!(connection.await_hello().is_some());
     }
 }

@@ -1,4 +1,4 @@
-//! Who belongs to the fleet: numbers given once, secrets kept as digests, and who may not come any more.
+//! The members of the fleet: numbers that are given once, digests of secrets, and revocations.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,24 +6,24 @@ use ebb_round::{ClientId, Loader, Saver, StateError};
 
 use crate::tokens::{Terms, constant_time_eq, secret_digest};
 
-/// One client that enrolled.
+/// A client that enrolled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
     pub(crate) client: ClientId,
     /// The digest of its secret.
     pub(crate) secret_digest: [u8; 32],
-    /// How many samples it holds, as it last said; none until it was there once.
+    /// How many samples it last reported. `None` until it was connected once.
     pub(crate) samples: Option<u32>,
-    /// It said that it leaves for good, and did not come back.
+    /// Whether it left for good and has not returned.
     pub(crate) has_left: bool,
-    /// It may not come any more.
+    /// Whether it is revoked.
     pub(crate) is_revoked: bool,
-    /// The digest of the key in its certificate: with another it does not come in. None until it showed one.
+    /// The digest of the key in its certificate, which it must keep showing. `None` until it showed one.
     pub(crate) certificate_key: Option<[u8; 32]>,
 }
 
 impl Member {
-    /// Whether it counts as one of the run.
+    /// Whether it is in the run.
     pub(crate) fn is_enrolled(&self) -> bool {
         self.samples.is_some() && !self.has_left && !self.is_revoked
     }
@@ -36,7 +36,7 @@ impl Member {
         to.u64("samples", u64::from(self.samples.unwrap_or(0)));
         to.u64("left", u64::from(self.has_left));
         to.u64("revoked", u64::from(self.is_revoked));
-        // Members of earlier versions, and of servers that ask for no certificates, have none.
+        // Members of earlier versions, and of servers that require no certificates, have none.
         if let Some(certificate) = &self.certificate_key {
             to.bytes("certificate", certificate);
         }
@@ -67,35 +67,35 @@ impl Member {
     }
 }
 
-/// Why a client cannot become a member.
+/// Why a client cannot enrol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EnrolError {
-    /// The token's time is over.
+    /// The token has expired.
     Expired,
-    /// As many clients as it allows have enrolled with it.
+    /// As many clients as the token allows have enrolled with it.
     UsedUp,
-    /// It does not let clients choose their numbers.
+    /// The token does not let clients choose their numbers.
     NumberNotAllowed,
     /// Another client has the number.
     NumberTaken,
-    /// The number is beyond those there are, or all are given.
+    /// The number is too large, or all numbers are given.
     Full,
 }
 
-/// Everybody who ever enrolled.
+/// All clients that ever enrolled.
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     by_number: BTreeMap<u32, Member>,
     by_secret: HashMap<[u8; 32], u32>,
     token_uses: HashMap<[u8; 8], u32>,
     max_clients: u32,
-    /// All numbers below are given.
+    /// All numbers below this are given.
     next_free: u32,
-    /// Numbers that nobody may have, though nobody has.
+    /// Numbers that were revoked before any client had them.
     barred: BTreeSet<u32>,
 }
 
-/// A secret has at least so many bytes.
+/// The least length of a secret in bytes.
 pub(crate) const MIN_SECRET_BYTES: usize = 16;
 
 impl Members {
@@ -112,8 +112,8 @@ impl Members {
         }
     }
 
-    /// Makes a client a member: returns it, and how often the token has been used now. The same secret is the same client,
-    /// costs no use and changes nothing: then there is no such number.
+    /// Enrols a client. Returns the member and how often the token was used by now. A known secret is the
+    /// same client: it costs no use and changes nothing, so there is no count.
     pub(crate) fn enrol(
         &mut self,
         terms: &Terms,
@@ -137,7 +137,7 @@ impl Members {
             Some(number) if self.is_number_used(number) => return Err(EnrolError::NumberTaken),
             Some(number) => number,
             None => {
-                // Numbers are never given back, so the search goes on where it ended.
+                // Numbers are never given back, so the search continues where it ended.
                 while self.is_number_used(self.next_free) {
                     self.next_free += 1;
                 }
@@ -167,12 +167,12 @@ impl Members {
         self.by_number.contains_key(&number) || self.barred.contains(&number)
     }
 
-    /// Nobody will get this number; returns whether that is new, and nobody has it.
+    /// Bars a number from being given. Returns whether that is new and no client has it.
     pub(crate) fn bar(&mut self, client: ClientId) -> bool {
         !self.by_number.contains_key(&client.number()) && self.barred.insert(client.number())
     }
 
-    /// The member of this number, if it knows the secret.
+    /// The member of this number, if the secret is right.
     pub(crate) fn authenticated(&self, number: u32, secret: &[u8]) -> Option<&Member> {
         self.by_number
             .get(&number)
@@ -183,7 +183,7 @@ impl Members {
         self.by_number.get(&client.number())
     }
 
-    /// Changes what is known of a member; returns it if that made a difference.
+    /// Changes a member. Returns it if that made a difference.
     pub(crate) fn change(&mut self, client: ClientId, change: impl FnOnce(&mut Member)) -> Option<Member> {
         let member = self.by_number.get_mut(&client.number())?;
         let before = member.clone();
@@ -191,7 +191,7 @@ impl Members {
         (*member != before).then(|| member.clone())
     }
 
-    /// All of them, ascending by number.
+    /// All members, ascending by number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Member> {
         self.by_number.values()
     }
@@ -217,7 +217,7 @@ mod tests {
         assert!(members.bar(ClientId::new(0)) && !members.bar(ClientId::new(0)));
         assert_eq!(enrol(&mut members, 1, Some(0)), Err(EnrolError::NumberTaken));
         assert_eq!(enrol(&mut members, 1, None), Ok(1));
-        assert!(!members.bar(ClientId::new(1)), "somebody has it");
+        assert!(!members.bar(ClientId::new(1)), "a client has it");
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(enrol(&mut members, 1, Some(10)), Err(EnrolError::Full));
         assert_eq!(enrol(&mut members, 1, Some(7)), Ok(7));
         assert_eq!(enrol(&mut members, 2, Some(7)), Err(EnrolError::NumberTaken));
-        assert_eq!(enrol(&mut members, 2, None), Ok(0), "the first that is free");
+        assert_eq!(enrol(&mut members, 2, None), Ok(0), "the first free number");
         let plain = Terms { id: [2; 8], allows_chosen_number: false, ..TERMS };
         assert_eq!(members.enrol(&plain, 50, &[3; 32], Some(1)).unwrap_err(), EnrolError::NumberNotAllowed);
         assert_eq!(members.enrol(&plain, 101, &[3; 32], None).unwrap_err(), EnrolError::Expired);
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(Member::from_bytes(&bound.to_bytes()).unwrap(), bound);
         assert!(
             bound.to_bytes().starts_with(&changed.to_bytes()),
-            "one of an earlier version is read as it was"
+            "a member of an earlier version is read unchanged"
         );
         let again = Members::new(vec![changed], vec![([1; 8], 2)], 10);
         assert!(again.authenticated(3, &[1; 32]).is_some());

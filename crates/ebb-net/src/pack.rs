@@ -1,8 +1,8 @@
-//! Parcels as bytes: a short head, then all numbers in a row, as they are, halved or compressed.
+//! Parcels as bytes: a short head, then all elements in a row, as they are, as halves or compressed.
 //!
-//! `EBB1`, how numbers are written, whether the rest is compressed, how many vectors; of each its name and length;
-//! then the numbers, little-endian. What comes from a stranger is believed in nothing: every length is checked
-//! against what may be before memory is taken.
+//! The format: `EBB1`, the element type, whether the rest is compressed, the number of side vectors, the name
+//! and length of each, then the elements, little-endian. Parcels may come from an unauthenticated or
+//! malicious sender. Every length is therefore checked against its bound before memory is allocated.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,19 +16,19 @@ use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
 const MAGIC: &[u8; 4] = b"EBB1";
 
-/// A head is no longer than this.
+/// The largest head in bytes.
 const MAX_HEAD_BYTES: usize = 4096;
 
-/// How far back Zstandard may refer at least: as far as our own compressor says, however little there is.
+/// The smallest window that Zstandard may ask for: our own compressor declares it for the smallest parcel.
 const MIN_WINDOW_BYTES: u64 = 128 * 1024;
 
-/// How a number is written.
+/// How an element is encoded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ElementType {
-    /// In four bytes, to the bit.
+    /// Four bytes, exact.
     #[default]
     F32,
-    /// In two bytes, rounded to three digits.
+    /// Two bytes, rounded to three digits.
     F16,
 }
 
@@ -44,59 +44,59 @@ impl ElementType {
 /// How parcels are packed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packing {
-    /// How numbers are written.
+    /// How elements are encoded.
     pub element_type: ElementType,
-    /// Whether the numbers are compressed by Zstandard.
+    /// Whether the elements are compressed by Zstandard.
     pub zstd: bool,
 }
 
 /// A packed parcel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packed {
-    /// All of it.
+    /// All bytes.
     pub bytes: Bytes,
-    /// The numbers alone, which is what records count as payload.
+    /// The bytes of the elements alone, which records count as payload.
     pub payload_bytes: u64,
 }
 
-/// What a parcel may hold at most.
+/// The bounds of a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VectorBounds {
-    /// Numbers in each vector.
+    /// The number of elements of each vector.
     pub vector_len: usize,
-    /// Vectors beside the model.
+    /// The largest number of side vectors.
     pub side_vectors: usize,
 }
 
 impl VectorBounds {
-    /// The largest that a packed parcel within these bounds can be.
+    /// The largest size of a packed parcel within these bounds.
     pub fn max_packed_bytes(self) -> u64 {
-        // Zstandard adds a few bytes a block to what it cannot compress.
-        let numbers = 4 * self.vector_len as u64 * (1 + self.side_vectors as u64);
-        numbers + numbers / 1000 + 2 * MAX_HEAD_BYTES as u64
+        // Zstandard adds a few bytes per block to what it cannot compress.
+        let elements = 4 * self.vector_len as u64 * (1 + self.side_vectors as u64);
+        elements + elements / 1000 + 2 * MAX_HEAD_BYTES as u64
     }
 }
 
-/// Why bytes are no parcel.
+/// Why bytes cannot be unpacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnpackError {
-    /// They do not begin as a parcel does, or name what there is not.
+    /// The head is not that of a parcel, or names an unknown encoding.
     Head,
-    /// They hold more than is allowed.
+    /// They hold more than the bounds allow.
     TooLarge,
-    /// They end too early, or go on after the end.
+    /// They end too early, or continue after the end.
     Length,
-    /// They are not what Zstandard makes.
+    /// The compressed part is not valid Zstandard.
     Compressed,
 }
 
 impl fmt::Display for UnpackError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            UnpackError::Head => "it does not begin as a parcel does",
+            UnpackError::Head => "its head is not that of a packed model",
             UnpackError::TooLarge => "it holds more vectors or longer ones than the model has",
-            UnpackError::Length => "its length is not what its head says",
-            UnpackError::Compressed => "what is compressed cannot be read",
+            UnpackError::Length => "its length does not match its head",
+            UnpackError::Compressed => "its compressed part cannot be decompressed",
         })
     }
 }
@@ -106,9 +106,9 @@ impl fmt::Display for UnpackError {
 /// # Panics
 /// When there are more than 255 side vectors, or a name has more than 255 bytes.
 pub fn pack(parcel: &Parcel, packing: Packing) -> Packed {
-    let sides = u8::try_from(parcel.side_vectors.len()).expect("methods send a few side vectors");
+    let n_side_vectors = u8::try_from(parcel.side_vectors.len()).expect("methods send a few side vectors");
     let mut bytes = MAGIC.to_vec();
-    bytes.extend([packing.element_type as u8, u8::from(packing.zstd), sides]);
+    bytes.extend([packing.element_type as u8, u8::from(packing.zstd), n_side_vectors]);
     let vectors = std::iter::once(("", &parcel.model))
         .chain(parcel.side_vectors.iter().map(|(name, values)| (name.as_ref(), values)));
     for (name, values) in vectors.clone() {
@@ -118,32 +118,32 @@ pub fn pack(parcel: &Parcel, packing: Packing) -> Packed {
     }
     let head = bytes.len();
     if packing.zstd {
-        let mut numbers = Vec::new();
-        vectors.for_each(|(_, values)| write_vector(values, packing.element_type, &mut numbers));
-        bytes.extend(compress_to_vec(numbers.as_slice(), CompressionLevel::Fastest));
+        let mut elements = Vec::new();
+        vectors.for_each(|(_, values)| write_vector(values, packing.element_type, &mut elements));
+        bytes.extend(compress_to_vec(elements.as_slice(), CompressionLevel::Fastest));
     } else {
         vectors.for_each(|(_, values)| write_vector(values, packing.element_type, &mut bytes));
     }
     Packed { payload_bytes: (bytes.len() - head) as u64, bytes: bytes.into() }
 }
 
-/// Reads a parcel back, and how many bytes its numbers took.
+/// Unpacks a parcel. Also returns how many bytes its elements took.
 pub fn unpack(bytes: &[u8], bounds: VectorBounds) -> Result<(Parcel, u64), UnpackError> {
     let mut rest = bytes;
     if take(&mut rest, 4)? != MAGIC {
         return Err(UnpackError::Head);
     }
-    let &[number, zstd, sides] = take(&mut rest, 3)? else { unreachable!("three were taken") };
-    let number = match number {
+    let &[element_type, zstd, n_side_vectors] = take(&mut rest, 3)? else { unreachable!("three were taken") };
+    let element_type = match element_type {
         0 => ElementType::F32,
         1 => ElementType::F16,
         _ => return Err(UnpackError::Head),
     };
-    if usize::from(sides) > bounds.side_vectors {
+    if usize::from(n_side_vectors) > bounds.side_vectors {
         return Err(UnpackError::TooLarge);
     }
     let mut names = Vec::new();
-    for _ in 0..=sides {
+    for _ in 0..=n_side_vectors {
         let length = usize::from(take(&mut rest, 1)?[0]);
         let name = std::str::from_utf8(take(&mut rest, length)?).map_err(|_| UnpackError::Head)?;
         let len = u64::from_le_bytes(take(&mut rest, 8)?.try_into().expect("eight were taken"));
@@ -152,9 +152,10 @@ pub fn unpack(bytes: &[u8], bounds: VectorBounds) -> Result<(Parcel, u64), Unpac
         names.push((name, len));
     }
     let payload = rest.len() as u64;
-    let numbers = names.iter().try_fold(0_usize, |sum, (_, len)| sum.checked_add(*len));
-    let wanted =
-        numbers.and_then(|numbers| numbers.checked_mul(number.bytes())).ok_or(UnpackError::TooLarge)?;
+    let elements = names.iter().try_fold(0_usize, |sum, (_, len)| sum.checked_add(*len));
+    let wanted = elements
+        .and_then(|elements| elements.checked_mul(element_type.bytes()))
+        .ok_or(UnpackError::TooLarge)?;
     let plain = match zstd {
         0 => Cow::Borrowed(rest),
         1 => Cow::Owned(decompress(rest, wanted)?),
@@ -166,7 +167,7 @@ pub fn unpack(bytes: &[u8], bounds: VectorBounds) -> Result<(Parcel, u64), Unpac
     let mut plain = plain.as_ref();
     let mut parcel = Parcel::default();
     for (at, (name, len)) in names.into_iter().enumerate() {
-        let values = read_vector(take(&mut plain, len * number.bytes())?, number);
+        let values = read_vector(take(&mut plain, len * element_type.bytes())?, element_type);
         if at == 0 {
             if !name.is_empty() {
                 return Err(UnpackError::Head);
@@ -179,31 +180,36 @@ pub fn unpack(bytes: &[u8], bounds: VectorBounds) -> Result<(Parcel, u64), Unpac
     Ok((parcel, payload))
 }
 
-/// How many vectors lie beside the model, as the head says.
+/// The number of side vectors, as the head states it.
 pub(crate) fn n_side_vectors(bytes: &[u8]) -> Option<usize> {
-    // Behind the magic, how numbers are written, and whether they are compressed.
+    // The magic bytes, the element type and the compression come before it.
     bytes.get(MAGIC.len() + 2).copied().map(usize::from)
 }
 
-/// What is lost when a parcel is packed: to be added to the next one, so that nothing is lost in the long run.
+/// What packing loses. It is added to the next parcel, so that nothing is lost in the long run.
 pub fn rounding_residue(parcel: &Parcel, packing: Packing) -> Parcel {
-    let left = |values: &Vec<f32>| match packing.element_type {
+    let residue = |values: &Vec<f32>| match packing.element_type {
         ElementType::F32 => vec![0.0; values.len()],
         ElementType::F16 => values.iter().map(|&value| rounding_error(value)).collect(),
     };
     Parcel {
-        model: left(&parcel.model),
-        side_vectors: parcel.side_vectors.iter().map(|(name, values)| (name.clone(), left(values))).collect(),
+        model: residue(&parcel.model),
+        side_vectors: parcel
+            .side_vectors
+            .iter()
+            .map(|(name, values)| (name.clone(), residue(values)))
+            .collect(),
     }
 }
 
 fn rounding_error(value: f32) -> f32 {
-    let left = value - to_f16(value).to_f32();
-    // A number that no half can be near is not to be made up for.
-    if left.is_finite() { left } else { 0.0 }
+    let residue = value - to_f16(value).to_f32();
+    // Values that no half is near have no residue.
+    if residue.is_finite() { residue } else { 0.0 }
 }
 
-/// The nearest half; numbers beyond the largest become the largest, for an infinity would spoil the whole update.
+/// The nearest half. Values beyond the largest become the largest, because an infinity would spoil the whole
+/// update.
 fn to_f16(value: f32) -> f16 {
     if value.is_finite() {
         f16::from_f32(value.clamp(f16::MIN.to_f32(), f16::MAX.to_f32()))
@@ -212,14 +218,14 @@ fn to_f16(value: f32) -> f16 {
     }
 }
 
-fn write_vector(values: &[f32], number: ElementType, to: &mut Vec<u8>) {
-    match number {
+fn write_vector(values: &[f32], element_type: ElementType, to: &mut Vec<u8>) {
+    match element_type {
         ElementType::F32 => write_each(values, f32::to_le_bytes, to),
         ElementType::F16 => write_each(values, |value| to_f16(value).to_le_bytes(), to),
     }
 }
 
-/// One block of memory for all: to grow by each number takes several times as long.
+/// Writes into one block of memory. Growing by each element takes several times as long.
 fn write_each<const N: usize>(values: &[f32], write: impl Fn(f32) -> [u8; N], to: &mut Vec<u8>) {
     let from = to.len();
     to.resize(from + N * values.len(), 0);
@@ -228,8 +234,8 @@ fn write_each<const N: usize>(values: &[f32], write: impl Fn(f32) -> [u8; N], to
     }
 }
 
-fn read_vector(bytes: &[u8], number: ElementType) -> Vec<f32> {
-    match number {
+fn read_vector(bytes: &[u8], element_type: ElementType) -> Vec<f32> {
+    match element_type {
         ElementType::F32 => bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect(),
         ElementType::F16 => {
             bytes.as_chunks().0.iter().map(|&bytes| f16::from_le_bytes(bytes).to_f32()).collect()
@@ -237,10 +243,10 @@ fn read_vector(bytes: &[u8], number: ElementType) -> Vec<f32> {
     }
 }
 
-/// Reads what was compressed, which must come to just so many bytes: more is not even read.
+/// Decompresses to exactly this many bytes. Nothing beyond them is decompressed.
 fn decompress(bytes: &[u8], wanted: usize) -> Result<Vec<u8>, UnpackError> {
-    // The decoder holds all that may still be referred to, and gives out only what is beyond it: a few kilobytes could stand for
-    // as much as the sender says.
+    // The decoder keeps its whole window in memory. A few kilobytes could otherwise demand as much memory as
+    // the sender states.
     let window = (wanted as u64).saturating_mul(2).max(MIN_WINDOW_BYTES);
     let unreadable = |_| UnpackError::Compressed;
     let mut decoder = StreamingDecoder::new_with_max_window_size(bytes, window).map_err(unreadable)?;
@@ -269,7 +275,7 @@ mod tests {
     }
 
     fn all() -> [Packing; 4] {
-        let packing = |number, zstd| Packing { element_type: number, zstd };
+        let packing = |element_type, zstd| Packing { element_type, zstd };
         [
             packing(ElementType::F32, false),
             packing(ElementType::F32, true),
@@ -300,14 +306,14 @@ mod tests {
     #[test]
     fn nothing_is_lost_in_the_long_run() {
         let packing = Packing { element_type: ElementType::F16, zstd: false };
-        let (mut sent, mut left) = (0.0_f64, 0.0_f32);
+        let (mut sent, mut residue) = (0.0_f64, 0.0_f32);
         for _ in 0..1000 {
-            let with_rest = Parcel::of(vec![0.1 + left]);
+            let with_rest = Parcel::of(vec![0.1 + residue]);
             let (got, _) = unpack(&pack(&with_rest, packing).bytes, BOUNDS).unwrap();
             sent += f64::from(got.model[0]);
-            left = rounding_residue(&with_rest, packing).model[0];
+            residue = rounding_residue(&with_rest, packing).model[0];
         }
-        assert!((sent - 100.0).abs() < 1e-3, "{sent}; without making up for it, 99.976");
+        assert!((sent - 100.0).abs() < 1e-3, "{sent}; without the residue, 99.976");
     }
 
     #[test]
@@ -335,10 +341,10 @@ mod tests {
     }
 
     #[test]
-    fn more_than_is_allowed_is_refused_before_memory_is_taken() {
+    fn more_than_is_allowed_is_refused_before_memory_is_allocated() {
         let bytes = pack(&parcel(), Packing::default()).bytes;
-        let check = |numbers, sides| {
-            unpack(&bytes, VectorBounds { vector_len: numbers, side_vectors: sides }).unwrap_err()
+        let check = |elements, n_side_vectors| {
+            unpack(&bytes, VectorBounds { vector_len: elements, side_vectors: n_side_vectors }).unwrap_err()
         };
         assert_eq!(check(3, 2), UnpackError::TooLarge);
         assert_eq!(check(8, 0), UnpackError::TooLarge);
@@ -351,10 +357,10 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_the_decoder_hold_a_window_of_any_size() {
+    fn no_sender_makes_the_decoder_allocate_a_window_of_any_size() {
         let whole = pack(&parcel(), Packing { element_type: ElementType::F32, zstd: true }).bytes.to_vec();
         let frame = whole.windows(4).position(|bytes| bytes == [0x28, 0xb5, 0x2f, 0xfd]).unwrap();
-        // Two to the power of ten and as much as the upper five bits say.
+        // Two to the power of ten plus the upper five bits.
         for (log, taken) in [(17, true), (18, false), (27, false), (40, false)] {
             let mut bytes = whole.clone();
             bytes[frame + 5] = (log - 10) << 3;

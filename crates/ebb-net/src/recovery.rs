@@ -1,4 +1,4 @@
-//! How the run went so far: the journal, played again after a restart, and written from where it ends.
+//! Replays the journal after a restart, then appends to it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,52 +11,52 @@ use crate::pack;
 use crate::shared::Shared;
 use crate::store::{Prune, catching_panics};
 
-/// What is called once the journal was played to its end: clients can come.
+/// Called once the journal was replayed, so that clients can connect.
 pub(crate) type OnLive = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
-/// The journal of a run, as fleet and evaluator share it.
+/// The journal of a run, shared by fleet and evaluator.
 #[derive(Clone)]
 pub(crate) struct Recovery {
     pub(crate) shared: Arc<Shared>,
     state: Arc<Mutex<State>>,
-    /// Whether nothing of it is ever thrown away.
+    /// Whether nothing of it is ever pruned.
     keep_all: bool,
 }
 
 #[derive(Default)]
 struct State {
-    /// Entries that were written before the restart and not played yet.
+    /// Entries from before the restart that are not yet replayed.
     unreplayed: VecDeque<(u64, Entry)>,
-    /// Answers among those that were played, not passed on yet.
+    /// Replayed updates that were not yet passed to the engine.
     replayed_updates: BTreeMap<u64, UpdateRecord>,
-    /// How long the round that is open was open, as far as is known.
+    /// How long the open round was open before the restart, as far as the journal knows.
     open_round_s: Option<f64>,
-    /// The number of the entry after the end of the last round. All answers before it are known to the desk: the disk reports
-    /// in the order of entries.
+    /// The entry after the end of the last round. All updates before it are known to the coordinator, because
+    /// the disk reports in the order of entries.
     round_start_entry: u64,
-    /// What the state needs that was saved last: from which entry on, and which before it.
+    /// What the latest saved state needs: the entries from a number on, and some before it.
     unconfirmed_checkpoint: Option<(u64, Vec<u64>)>,
-    /// What the last checkpoint needs that is safely on the disk.
+    /// What the latest checkpoint needs that is safely on disk.
     confirmed_checkpoint: Option<(u64, Vec<u64>)>,
-    /// What neither that one nor the one before needs, until it is thrown away.
+    /// What neither this checkpoint nor the one before it needs, until it is pruned.
     prunable: Option<Prune>,
-    /// What is wrong with the entries that are to be played, if they do not follow on another.
+    /// Why the entries cannot be replayed, if some are missing.
     gap: Option<String>,
-    /// After how many rounds the record ends beside the journal.
+    /// How many rounds the record has.
     recorded_rounds: RoundNo,
     on_live: Option<OnLive>,
 }
 
 impl Recovery {
-    /// Of a run that begins, or goes on from its journal alone.
+    /// The recovery of a run that begins, or that resumes from its journal alone.
     pub(crate) fn new(shared: Arc<Shared>, keep: bool, live: OnLive) -> Result<Recovery, FleetError> {
         let state = State { on_live: Some(live), ..State::default() };
-        let course = Recovery { shared, state: Arc::new(Mutex::new(state)), keep_all: keep };
-        course.rewind(0, &[])?;
-        Ok(course)
+        let recovery = Recovery { shared, state: Arc::new(Mutex::new(state)), keep_all: keep };
+        recovery.rewind(0, &[])?;
+        Ok(recovery)
     }
 
-    /// Will play the journal from an entry on, and some before it.
+    /// Replays the journal from an entry on, and some entries before it.
     fn rewind(&self, from: u64, before: &[u64]) -> Result<(), FleetError> {
         let store = &self.shared.store;
         let failed =
@@ -69,8 +69,8 @@ impl Recovery {
         let next = self.shared.writer.next_entry();
         if from > next {
             return Err(failed(format!(
-                "the checkpoint goes on from entry {from}, and the journal ends before entry {next}: they are not of one time; put back \
-                 both from one copy of the folder"
+                "the checkpoint continues from entry {from}, but the journal ends before entry {next}, so \
+                 they are of different times; put back both from one copy of the folder"
             )));
         }
         let (mut past, mut gap) = (VecDeque::new(), None);
@@ -81,9 +81,10 @@ impl Recovery {
             if seq != wanted && gap.is_none() {
                 gap = Some(match (past.is_empty(), from) {
                     (true, 0) => format!(
-                        "the journal begins with entry {seq}, for older ones are thrown away once two checkpoints follow, and no \
-                         checkpoint of the folder can be used, as was said. If rounds.jsonl is what is damaged, put back a copy of that \
-                         one, whose first rows suffice; else put back a whole copy of the folder, or begin another run with another --out"
+                        "the journal begins with entry {seq}: older ones are pruned after two checkpoints. \
+                         No checkpoint of the folder can be used (see above). If rounds.jsonl is damaged, \
+                         put back a copy of that file; its first rows suffice. Otherwise put back a whole \
+                         copy of the folder, or start a new run with another --out"
                     ),
                     _ => format!("entry {wanted} is missing; put back a whole copy of the folder"),
                 });
@@ -95,11 +96,10 @@ impl Recovery {
             let bytes =
                 catching_panics("reading", || store.entry(seq)).map_err(|error| failed(error.to_string()))?;
             match bytes.as_deref().map(|bytes| read(seq, bytes)).transpose()? {
-                Some(Entry::Update(answer)) => {
-                    recalled.insert(seq, answer);
+                Some(Entry::Update(record)) => {
+                    recalled.insert(seq, record);
                 }
-                // Further back than the journal reaches, where a rollback led: that answer is one that never
-                // came.
+                // The rollback went beyond the journal's beginning, so that update was never received.
                 None if store.rollback_entry().map_err(|error| failed(error.to_string()))? == from => {}
                 _ => return Err(failed(missing_entry(seq))),
             }
@@ -113,14 +113,13 @@ impl Recovery {
         Ok(())
     }
 
-    /// The record beside the journal ends after so many rounds: the journal is to make them all again before
-    /// anybody is asked.
+    /// Tells how many rounds the record has. The journal must replay all of them before clients are asked.
     pub(crate) fn expect_recorded(&self, recorded: RoundNo) {
         self.lock().recorded_rounds = recorded;
     }
 
-    /// The next entry that is no answer, as `wanted` reads it for a round; `None` once the journal was played
-    /// to its end.
+    /// Reads the next entry that is not an update, with `wanted`, for a round. `None` once the journal was
+    /// replayed.
     pub(crate) fn replay_next<T>(
         &self,
         round: RoundNo,
@@ -133,13 +132,13 @@ impl Recovery {
         }
         while let Some((seq, entry)) = state.unreplayed.pop_front() {
             match entry {
-                Entry::Update(answer) => {
-                    state.replayed_updates.insert(seq, answer);
+                Entry::Update(record) => {
+                    state.replayed_updates.insert(seq, record);
                 }
                 Entry::Opened { .. } => state.open_round_s = Some(0.0),
                 Entry::TimePassed { elapsed_s, .. } => state.open_round_s = Some(elapsed_s),
                 other => {
-                    let said = describe_entry(&other);
+                    let description = describe_entry(&other);
                     if ends_round(&other) {
                         state.round_start_entry = seq + 1;
                         state.open_round_s = None;
@@ -147,7 +146,9 @@ impl Recovery {
                     return wanted(other).map(Some).ok_or_else(|| FleetError::Failed {
                         operation: doing.to_owned(),
                         message: format!(
-                            "the journal does not go on as the run does: entry {seq} is {said}. Is the record beside it of another run, or were the settings or the program others? Go on with those that it was begun with, or begin another run with another --out"
+                            "the journal diverges from the run at entry {seq} ({description}). Record, \
+                             settings and program must be those of the run that wrote it: restore them, or \
+                             start a new run with another --out"
                         ),
                     });
                 }
@@ -159,9 +160,10 @@ impl Recovery {
             return Err(FleetError::Failed {
                 operation: doing.to_owned(),
                 message: format!(
-                    "the record (rounds.jsonl) has {recorded} rounds, and the journal ends in round {round}: they are not of one time. \
-                     Nothing was changed, and no client was asked. Put back both from one copy of the folder, or go back to where the \
-                     journal ends with: ebbflow rollback FOLDER --to {round}"
+                    "the record (rounds.jsonl) has {recorded} rounds, and the journal ends in round {round}: \
+                     they are of different times. Nothing was changed, and no client was asked. Put back \
+                     both from one copy of the folder, or roll back to the round where the journal ends \
+                     with: ebbflow rollback FOLDER --to {round}"
                 ),
             });
         }
@@ -169,19 +171,19 @@ impl Recovery {
         Ok(None)
     }
 
-    /// The answer of an entry that was played.
+    /// The update of a replayed entry.
     pub(crate) fn replayed_update(&self, seq: u64) -> Result<(UpdateRecord, Parcel), FleetError> {
         let failed = || FleetError::Failed {
             operation: "reading the journal".to_owned(),
             message: missing_entry(seq),
         };
-        let answer = self.lock().replayed_updates.remove(&seq).ok_or_else(failed)?;
-        let delta = self.read_delta(seq, &answer)?;
-        Ok((answer, delta))
+        let record = self.lock().replayed_updates.remove(&seq).ok_or_else(failed)?;
+        let delta = self.read_delta(seq, &record)?;
+        Ok((record, delta))
     }
 
     /// The vectors of an entry.
-    pub(crate) fn read_delta(&self, seq: u64, answer: &UpdateRecord) -> Result<Parcel, FleetError> {
+    pub(crate) fn read_delta(&self, seq: u64, record: &UpdateRecord) -> Result<Parcel, FleetError> {
         let failed = |message: String| FleetError::Failed {
             operation: format!("reading entry {seq} of the journal"),
             message,
@@ -189,34 +191,34 @@ impl Recovery {
         let read = catching_panics("reading", || self.shared.store.vectors(seq));
         let packed =
             read.map_err(|error| failed(error.to_string()))?.ok_or_else(|| failed(missing_entry(seq)))?;
-        check_digest(&packed, answer).map_err(failed)?;
-        let bounds = self.shared.inspect(|desk| desk.rules().bounds()).0;
+        check_digest(&packed, record).map_err(failed)?;
+        let bounds = self.shared.inspect(|coordinator| coordinator.rules().bounds()).0;
         pack::unpack(&packed, bounds).map(|(parcel, _)| parcel).map_err(|error| failed(error.to_string()))
     }
 
-    /// From now on things happen.
+    /// Begins live operation once the journal was replayed.
     pub(crate) fn go_live(&self) -> Result<(), FleetError> {
         let (live, recalled) = {
             let mut state = self.lock();
             (state.on_live.take(), std::mem::take(&mut state.replayed_updates))
         };
-        for (seq, answer) in recalled {
-            let delta = self.read_delta(seq, &answer)?;
-            self.shared.with_coordinator(|desk, _| desk.restore_update(seq, answer, delta));
+        for (seq, record) in recalled {
+            let delta = self.read_delta(seq, &record)?;
+            self.shared.with_coordinator(|coordinator, _| coordinator.restore_update(seq, record, delta));
         }
         let Some(live) = live else { return Ok(()) };
         if self.shared.writer.next_entry() > 0 {
-            self.shared.with_coordinator(|desk, now_s| desk.expect_reconnects(now_s));
+            self.shared.with_coordinator(|coordinator, now_s| coordinator.expect_reconnects(now_s));
         }
-        live().map_err(|message| FleetError::Failed { operation: "beginning to listen".to_owned(), message })
+        live().map_err(|message| FleetError::Failed { operation: "starting to listen".to_owned(), message })
     }
 
-    /// How long the round that is to be opened was open before, if it was.
+    /// How long the round that is about to open was open before the restart, if it was.
     pub(crate) fn take_open_round_s(&self) -> Option<f64> {
         self.lock().open_round_s.take()
     }
 
-    /// Writes the next entry; on return it is on the disk.
+    /// Appends an entry. On return it is on disk.
     pub(crate) fn append(&self, entry: &Entry) -> Result<(), FleetError> {
         let seq = self.shared.writer.append_and_wait(entry.bytes()).map_err(|error| FleetError::Failed {
             operation: "writing the journal".to_owned(),
@@ -228,10 +230,10 @@ impl Recovery {
         Ok(())
     }
 
-    /// What a checkpoint needs to know.
+    /// Saves what a checkpoint needs.
     pub(crate) fn save(&self, to: &mut Saver) {
         let mut state = self.lock();
-        let waiting = self.shared.inspect(|desk| desk.pending_entries()).0;
+        let waiting = self.shared.inspect(|coordinator| coordinator.pending_entries()).0;
         let before: Vec<u64> = waiting
             .into_iter()
             .chain(state.replayed_updates.keys().copied())
@@ -242,8 +244,8 @@ impl Recovery {
         state.unconfirmed_checkpoint = Some((state.round_start_entry, before));
     }
 
-    /// The checkpoint that was saved last is safely on the disk: what only the one before the last needed can
-    /// be thrown away.
+    /// The last saved checkpoint is safely on disk: entries that only the checkpoint before the last needed
+    /// can be pruned.
     pub(crate) fn checkpoint_persisted(&self) {
         let mut state = self.lock();
         let Some(saved) = state.unconfirmed_checkpoint.take() else { return };
@@ -253,10 +255,10 @@ impl Recovery {
         }
     }
 
-    /// Throws away what is not needed any more. Not between rounds, where clients would wait for it.
+    /// Prunes entries that are no longer needed. Not between rounds, where clients would wait for it.
     pub(crate) fn prune(&self) {
-        let rubbish = self.lock().prunable.take();
-        rubbish.into_iter().for_each(|rubbish| self.shared.prune(rubbish));
+        let prunable = self.lock().prunable.take();
+        prunable.into_iter().for_each(|prunable| self.shared.prune(prunable));
     }
 
     pub(crate) fn load(&self, from: &mut Loader<'_>) -> Result<(), StateError> {
@@ -269,50 +271,52 @@ impl Recovery {
     }
 }
 
-/// The field of a saved fleet that says from which entry on it plays the journal.
+/// The field of a saved fleet with the first entry to replay.
 const ENTRY_LABEL: &str = "entry";
 
-/// The entry from which on a saved fleet plays the journal: its first field.
+/// The first entry that a saved fleet replays, which is its first field.
 pub fn first_entry_of_saved(from: &mut Loader<'_>) -> Result<u64, StateError> {
     from.u64(ENTRY_LABEL)
 }
 
-/// Whether vectors are still those that came with an answer.
-fn check_digest(packed: &[u8], answer: &UpdateRecord) -> Result<(), String> {
-    let &UpdateRecord { client, base, digest, .. } = answer;
-    // Entries of earlier versions of this program do not say.
+/// Checks whether vectors are still those that were received with an update.
+fn check_digest(packed: &[u8], record: &UpdateRecord) -> Result<(), String> {
+    let &UpdateRecord { client, base, digest, .. } = record;
+    // Entries of earlier versions have no digest.
     if digest.is_none_or(|wanted| Digest::of(packed) == wanted) {
         return Ok(());
     }
     Err(format!(
-        "the vectors that client {} sent for round {base} are not those that came: the file or its disk is damaged; put back a whole \
-         copy of the folder, or ask that round anew with: ebbflow rollback FOLDER --to {base}",
+        "the vectors that client {} sent for round {base} have changed since: the file or its disk is \
+         damaged; put back a whole copy of the folder, or repeat that round with: ebbflow rollback FOLDER \
+         --to {base}",
         client.number()
     ))
 }
 
-/// What to do where an answer should be and is not.
+/// The error of a missing update, with a remedy.
 fn missing_entry(seq: u64) -> String {
     format!(
-        "the answer of entry {seq} is missing: journal and record are not of one time; put back both from one copy of the folder, or begin another run with another --out"
+        "the update of entry {seq} is missing: journal and record are of different times; put back both from \
+         one copy of the folder, or start a new run with another --out"
     )
 }
 
-/// What an entry is, in a few words: some name every client.
+/// Describes an entry in a few words.
 fn describe_entry(entry: &Entry) -> String {
     let (what, round) = match entry {
-        Entry::RollCall(roll) => ("the roll", roll.round),
-        Entry::Probed { round, .. } => ("what was probed", *round),
-        Entry::Opened { round } => ("the beginning", *round),
-        Entry::Update(answer) => ("an answer", answer.base),
-        Entry::Closed { round, .. } => ("the end", *round),
-        Entry::Evaluated { round, .. } => ("the judging", *round),
-        Entry::TimePassed { round, .. } => ("the time", *round),
+        Entry::RollCall(roll_call) => ("the roll call", roll_call.round),
+        Entry::Probed { round, .. } => ("the probe", *round),
+        Entry::Opened { round } => ("the opening", *round),
+        Entry::Update(record) => ("an update", record.base),
+        Entry::Closed { round, .. } => ("the closing", *round),
+        Entry::Evaluated { round, .. } => ("the evaluation", *round),
+        Entry::TimePassed { round, .. } => ("the elapsed time", *round),
     };
     format!("{what} of round {round}")
 }
 
-/// Whether a checkpoint may stand after this entry.
+/// Whether a checkpoint may follow this entry.
 fn ends_round(entry: &Entry) -> bool {
     matches!(entry, Entry::Closed { .. } | Entry::Evaluated { .. })
 }
@@ -324,11 +328,11 @@ mod tests {
     #[test]
     fn vectors_that_do_not_match_their_digest_are_named_with_a_remedy() {
         let entries = crate::journal::tests::all_kinds();
-        let answers = entries.iter().filter_map(|entry| match entry {
-            Entry::Update(answer) => Some(answer),
+        let records = entries.iter().filter_map(|entry| match entry {
+            Entry::Update(record) => Some(record),
             _ => None,
         });
-        let [with, without] = answers.collect::<Vec<_>>().try_into().unwrap();
+        let [with, without] = records.collect::<Vec<_>>().try_into().unwrap();
         assert_eq!((check_digest(b"vectors", with), check_digest(b"vectorz", without)), (Ok(()), Ok(())));
         let error = check_digest(b"vectorz", with).unwrap_err();
         assert!(
@@ -340,6 +344,6 @@ mod tests {
     fn entries_are_named_in_a_few_words() {
         let entries = crate::journal::tests::all_kinds();
         assert!(entries.iter().all(|entry| describe_entry(entry).len() < 40));
-        assert_eq!(describe_entry(&entries[0]), "the roll of round 3");
+        assert_eq!(describe_entry(&entries[0]), "the roll call of round 3");
     }
 }

@@ -1,12 +1,12 @@
-//! A server's journal that goes back with the rest of its folder.
+//! Rolls back a server's journal together with the rest of its folder.
 
 use std::path::{Path, PathBuf};
 
 use crate::server::{STORE_FILE, ServeError};
 use crate::store::Store;
 
-/// A journal from which all is thrown away that came after a checkpoint. Until the rest of the folder is back
-/// as well, no server starts.
+/// A journal without the entries after a checkpoint. No server starts until the rest of the folder is rolled
+/// back, too.
 #[derive(Debug)]
 pub struct JournalRollback {
     file: PathBuf,
@@ -14,11 +14,11 @@ pub struct JournalRollback {
 }
 
 impl JournalRollback {
-    /// Throws away all entries from one on, the one that the checkpoint after so many rounds goes on from.
-    /// What clients were given since then is void.
+    /// Removes all entries from one on, the first that the checkpoint after this many rounds replays. Tickets
+    /// and tokens given out since then become void.
     pub fn begin(folder: &Path, entry: u64, round: u32) -> Result<JournalRollback, ServeError> {
         let file = folder.join(STORE_FILE);
-        // Opening would make it, with other members and another identity.
+        // Opening would create the file, with other members and another identity.
         std::fs::metadata(&file).map_err(|error| ServeError::File(file.clone(), error))?;
         let failed = |error| ServeError::Store(file.clone(), error);
         let store = Store::open(&file).map_err(failed)?;
@@ -26,7 +26,7 @@ impl JournalRollback {
         Ok(JournalRollback { file, store })
     }
 
-    /// The rest of the folder is back.
+    /// Notes that the rest of the folder is rolled back.
     pub fn finish(self) -> Result<(), ServeError> {
         let file = self.file;
         self.store.finish_rollback().map_err(|error| ServeError::Store(file, error))

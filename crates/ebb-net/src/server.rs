@@ -1,4 +1,4 @@
-//! The server around the desk: sockets, streams and the threads behind them.
+//! The server around the coordinator: sockets, streams and the threads behind them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,50 +36,51 @@ use crate::wire::from_client::Message as ClientMessage;
 use crate::wire::from_server::Message as ServerMessage;
 use crate::{DOWNLOAD_CHUNK_BYTES, wire};
 
-/// A message is no larger than this: a chunk, and what is around it.
+/// The largest message from a client in bytes: a chunk and its header.
 pub(crate) const MAX_CLIENT_MESSAGE_BYTES: usize = DOWNLOAD_CHUNK_BYTES + 4096;
 
-/// What the server says is no longer than this: a welcome names every tensor of the model.
+/// The largest message from the server in bytes: a welcome names every tensor of the model.
 pub(crate) const MAX_SERVER_MESSAGE_BYTES: usize = 4 << 20;
 
-/// So many messages may wait for a client that does not listen.
+/// How many messages may wait for a client that does not read.
 const OUTBOUND_QUEUE: usize = 64;
 
-/// How long a client may take to say who it is.
+/// How long a client may take to send its hello, in seconds.
 const HELLO_TIMEOUT_S: u64 = 10;
 
-/// How long a transfer may stand still.
+/// How long a transfer may stall, in seconds.
 const TRANSFER_STALL_S: u64 = 30;
 
-/// How long a part of a model may wait for a client to read it.
+/// How long a chunk of a model may wait for a client to read it.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// So many answers are read at once, each unpacked in memory, whatever the machine.
+/// How many updates are decoded at once at most, each unpacked in memory.
 const MAX_DECODERS: usize = 16;
 
-/// Streams on one connection: a client has one to talk, one to fetch, one to send and one to ask what came.
+/// Streams per connection. A client has one for messages, one for downloads, one for uploads and one for
+/// upload offsets.
 const MAX_STREAMS: u32 = 16;
 
-/// Requests on one connection that are worked on at once.
+/// Requests of one connection that are handled at once.
 const MAX_REQUESTS: usize = 32;
 
-/// Streams on one connection that were reset and whose end the other side has not seen.
+/// Streams of one connection that were reset and whose end the other side has not seen.
 const MAX_RESET_STREAMS: usize = 64;
 
-/// The headers of a request are no longer than this.
+/// The largest size of a request's headers in bytes.
 const MAX_HEADER_BYTES: u32 = 8 << 10;
 
-/// Where a server lies and listens.
+/// The folder of a server, where it listens, and how.
 pub struct ServerOptions {
     /// The folder of its store and its key.
     pub folder: PathBuf,
-    /// Where it listens.
+    /// Where it listens for clients.
     pub listen: SocketAddr,
-    /// Without, it can be read by everybody on the way.
+    /// Its certificates. Without, every party on the path can read the traffic.
     pub tls: Option<TlsFiles>,
-    /// Where figures for those that watch over it are to be had.
+    /// Where it serves metrics.
     pub metrics_listen: Option<SocketAddr>,
-    /// What those must show who want them.
+    /// The bearer token that a request for metrics must carry.
     pub metrics_token: Option<String>,
     /// Whether the journal keeps every update, so that the model can be recomputed.
     pub keep_updates: bool,
@@ -87,23 +88,23 @@ pub struct ServerOptions {
     pub max_open_files: Option<u64>,
 }
 
-/// The file of a server's members and its journal.
+/// The name of the file of members and journal.
 pub const STORE_FILE: &str = "server.redb";
-/// The file of the numbers of clients that may not come any more.
+/// The name of the file of revoked clients, by number.
 pub const REVOKED_FILE: &str = "revoked.txt";
 
-/// Why a server could not be started.
+/// Why a server could not start.
 #[derive(Debug)]
 pub enum ServeError {
-    /// A file.
+    /// A file cannot be read or written.
     File(PathBuf, io::Error),
-    /// The store.
+    /// The store cannot be used.
     Store(PathBuf, StoreError),
-    /// The journal.
+    /// The journal cannot be replayed.
     Fleet(FleetError),
-    /// The address.
+    /// The server cannot listen at this address.
     Listen(SocketAddr, io::Error),
-    /// The certificate.
+    /// The certificates cannot be used.
     Tls(String),
 }
 
@@ -115,7 +116,8 @@ impl std::fmt::Display for ServeError {
             ServeError::Fleet(error) => error.fmt(f),
             ServeError::Listen(address, error) if error.kind() == io::ErrorKind::AddrInUse => write!(
                 f,
-                "listening at {address}: another program does so already; stop that, or give another address (serve.listen, serve.metrics)"
+                "listening at {address}: another program already listens there; stop it, or give another \
+                 address (serve.listen, serve.metrics)"
             ),
             ServeError::Listen(address, error) => write!(f, "listening at {address}: {error}"),
             ServeError::Tls(message) => write!(f, "the server's certificate: {message}"),
@@ -125,7 +127,7 @@ impl std::fmt::Display for ServeError {
 
 impl std::error::Error for ServeError {}
 
-/// A server that is running: to be kept as long as it should.
+/// A server that runs until this is dropped.
 pub struct RunningServer {
     shared: Arc<Shared>,
     runtime: Option<Runtime>,
@@ -134,28 +136,28 @@ pub struct RunningServer {
     metrics_address: Option<SocketAddr>,
     max_connections: usize,
     recovery: Recovery,
-    /// The file of those that may not come any more.
+    /// The file of revoked clients.
     revoked_file: PathBuf,
-    /// Ends the listening, once all connections have ended.
+    /// Ends the listening. Closed once all connections have ended.
     shutdown: watch::Sender<bool>,
 }
 
-/// How long a client that was hung up on may take to hang up, too.
+/// How long a client may take to close a connection that the server closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long clients have to hear that the run is over.
+/// How long the server waits for clients to learn that the run is over.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// So many callers may wait until they are taken, if the system allows as many.
+/// How many connections may wait to be accepted, if the system allows as many.
 const LISTEN_BACKLOG: u32 = 4096;
 
 impl RunningServer {
-    /// Opens the store, and gives the fleet. It listens once the journal was played to its end.
+    /// Opens the store and creates the fleet. The server listens once the journal was replayed.
     pub fn start(place: ServerOptions, rules: Rules) -> Result<(RunningServer, NetFleet), ServeError> {
         RunningServer::start_with_timeout(place, rules, UNAUTHENTICATED_TIMEOUT)
     }
 
-    /// The same, where connections on which nobody is in end after so long.
+    /// The same, with another time after which unauthenticated connections end.
     pub(crate) fn start_with_timeout(
         place: ServerOptions,
         rules: Rules,
@@ -164,7 +166,7 @@ impl RunningServer {
         let readers = std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(MAX_DECODERS);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
-            // Nothing but reading answers blocks.
+            // Only decoders block.
             .max_blocking_threads(readers)
             .build()
             .map_err(|error| ServeError::File(place.folder.clone(), error))?;
@@ -174,10 +176,11 @@ impl RunningServer {
         if let Some(secure) = &secure {
             runtime.spawn(warn_of_expiry_daily(Arc::clone(secure), Arc::downgrade(&shared)));
         }
-        // Bound now, so that a taken address is said at once; whoever calls early waits in the queue.
+        // Bound before anything else, so that an address in use is reported at once. Early connections wait
+        // in the queue.
         let listening = |error| ServeError::Listen(place.listen, error);
         let listener = {
-            let _inside = runtime.enter();
+            let _guard = runtime.enter();
             listen(place.listen).map_err(listening)?
         };
         let address = listener.local_addr().map_err(listening)?;
@@ -185,7 +188,7 @@ impl RunningServer {
             None => None,
             Some(address) => {
                 let listening = |error| ServeError::Listen(address, error);
-                let _inside = runtime.enter();
+                let _guard = runtime.enter();
                 let listener = listen(address).map_err(listening)?;
                 let at = listener.local_addr().map_err(listening)?;
                 let token = place.metrics_token.as_deref().map(Arc::from);
@@ -215,16 +218,19 @@ impl RunningServer {
         let (end, mut ends) = watch::channel(false);
         let ended = Arc::downgrade(&shared);
         let live = Box::new(move || {
-            let _inside = handle.enter();
+            let _guard = handle.enter();
             handle.spawn(async move {
-                // Whoever waits for the end waits until nobody is served any more.
+                // A receiver of the channel stays alive until no connection is served.
                 let _serving = ends.clone();
-                let told = async move {
-                    // Whoever could tell is gone: so is the server.
+                let shutdown_requested = async move {
+                    // If the sender is dropped, the server is gone.
                     let _ = ends.wait_for(|end| *end).await;
                 };
                 let incoming = accept(listener, limits, empty, secure);
-                let served = server.add_service(service).serve_with_incoming_shutdown(incoming, told).await;
+                let served = server
+                    .add_service(service)
+                    .serve_with_incoming_shutdown(incoming, shutdown_requested)
+                    .await;
                 if let (Err(error), Some(shared)) = (served, ended.upgrade()) {
                     shared.fail(StoreError { doing: "listening for", message: error_chain(&error) });
                 }
@@ -232,10 +238,10 @@ impl RunningServer {
             tracing::info!(%address, "listening");
             Ok(())
         });
-        let course =
+        let recovery =
             Recovery::new(Arc::clone(&shared), place.keep_updates, live).map_err(ServeError::Fleet)?;
         let revoked = place.folder.join(REVOKED_FILE);
-        let fleet = NetFleet::new(course.clone(), Some(revoked.clone()));
+        let fleet = NetFleet::new(recovery.clone(), Some(revoked.clone()));
         let most_connections = limits.max_connections;
         let runtime = Some(runtime);
         Ok((
@@ -246,7 +252,7 @@ impl RunningServer {
                 server_id: id,
                 metrics_address: metrics,
                 max_connections: most_connections,
-                recovery: course,
+                recovery,
                 revoked_file: revoked,
                 shutdown: end,
             },
@@ -254,45 +260,46 @@ impl RunningServer {
         ))
     }
 
-    /// Where it listens, with the port it was given if it asked for any.
+    /// Where the server listens, with the actual port if any was allowed.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What tells it from other servers: clients belong to the one that they enrolled with.
+    /// The identity of the server: clients belong to the server that they enrolled with.
     pub fn server_id(&self) -> &str {
         &self.server_id
     }
 
-    /// Where its figures are to be had.
+    /// Where the server serves metrics.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// How many connections it takes at once.
+    /// The largest number of connections at once.
     pub fn max_connections(&self) -> usize {
         self.max_connections
     }
 
-    /// Lets clients judge the model, every so many of the run's rounds.
+    /// Lets clients evaluate the model every N of the run's rounds.
     pub fn client_evaluator(&self, every: NonZeroU32, n_rounds: u32) -> ClientEvaluator {
         let unbounded =
             |rules: &Rules| rules.max_samples == u32::MAX && rules.max_samples_times_median.is_none();
-        if self.shared.inspect(|desk| unbounded(desk.rules())).0 {
+        if self.shared.inspect(|coordinator| unbounded(coordinator.rules())).0 {
             tracing::warn!(
-                "clients judge the model, and any one of them can outweigh the others by saying that it holds many samples; bound that by serve.max_samples or serve.max_samples_times"
+                "clients evaluate the model, and one that reports many samples can outweigh all others; \
+                 bound that by serve.max_samples or serve.max_samples_times"
             );
         }
         ClientEvaluator::new(self.recovery.clone(), Some(self.revoked_file.clone()), every, n_rounds)
     }
 
-    /// The record beside the journal ends after so many rounds: as long as the journal did not make them
-    /// again, nobody is listened to.
+    /// Tells how many rounds the record has. The server does not listen before the journal has replayed all
+    /// of them.
     pub fn expect_recorded(&self, recorded: u32) {
         self.recovery.expect_recorded(recorded);
     }
 
-    /// Listens, though no round waits for clients yet: the journal must have been played to its end, or be empty.
+    /// Listens before a round waits for clients. The journal must have been replayed, or be empty.
     pub fn go_live(&self) -> Result<(), FleetError> {
         self.recovery.go_live()
     }
@@ -302,73 +309,73 @@ impl RunningServer {
         &self.shared
     }
 
-    /// What ends all waiting of the fleet.
+    /// A function that ends all waiting of the fleet.
     pub fn stopper(&self) -> impl Fn() + Send + Sync + 'static + use<> {
         let shared = Arc::clone(&self.shared);
         move || shared.stop()
     }
 
-    /// How many clients are connected and how many are in the run, how many answers were taken, and how many things were
-    /// refused, by reason.
+    /// The numbers of connected clients, members and accepted updates, and of refusals by reason.
     pub fn counts(&self) -> Counts {
-        let counts = |desk: &Coordinator| {
-            let (connected, members, answers) = desk.counts();
-            let refused = desk.refusals().iter().map(|(reason, count)| (*reason, *count)).collect();
+        let counts = |coordinator: &Coordinator| {
+            let (connected, members, answers) = coordinator.counts();
+            let refused = coordinator.refusals().iter().map(|(reason, count)| (*reason, *count)).collect();
             Counts { connected, members, updates: answers, refused }
         };
         self.shared.inspect(counts).0
     }
 
-    /// The run stops, and may go on later: the clients that are here are told, and come back.
+    /// Ends all sessions because the run stops. Clients reconnect when it resumes.
     pub fn disconnect_clients(&self, reason: &str) {
-        self.shared.with_coordinator(|desk, _| desk.disconnect_all(reason, false));
+        self.shared.with_coordinator(|coordinator, _| coordinator.disconnect_all(reason, false));
     }
 
-    /// The run is over: tells the clients, also those that come back within a few seconds, and stops listening.
+    /// Ends the run: tells the clients, including those that reconnect within a few seconds, and stops
+    /// listening.
     pub fn end_run(&self) {
         self.end_run_within(FAREWELL_TIMEOUT);
     }
 
-    /// The same, also for those that come back within so long.
+    /// The same, with another time for clients to reconnect.
     pub fn end_run_within(&self, patience: Duration) {
-        // Where the journal alone led to the end, nobody was listened to yet.
+        // If the journal alone led to the end of the run, the server does not listen yet.
         if self.recovery.go_live().is_err() {
             return;
         }
-        self.shared.with_coordinator(|desk, _| desk.end_run("the run is over"));
+        self.shared.with_coordinator(|coordinator, _| coordinator.end_run("the run is over"));
         if let Some(runtime) = &self.runtime {
-            let told = async {
+            let farewell = async {
                 let all_told = async {
-                    while !self.shared.inspect(|desk| desk.all_notified()).0 {
+                    while !self.shared.inspect(|coordinator| coordinator.all_notified()).0 {
                         tokio::time::sleep(Duration::from_millis(20)).await;
                     }
                 };
-                // Some may not come back for long.
+                // Some clients may reconnect much later.
                 let _ = timeout(patience, all_told).await;
                 self.shutdown.send_replace(true);
-                // Nobody listens any more once everybody has heard and gone.
+                // The server stops listening once all connections have ended.
                 self.shutdown.closed().await;
             };
-            let _ = runtime.block_on(async { timeout(patience + FAREWELL_TIMEOUT, told).await });
+            let _ = runtime.block_on(async { timeout(patience + FAREWELL_TIMEOUT, farewell).await });
         }
     }
 }
 
-/// A server's journal, to be played again without anybody listening.
+/// Replays a server's journal without listening.
 pub struct JournalReplay {
     recovery: Recovery,
 }
 
 impl JournalReplay {
-    /// Opens the store of a server that does not run, and gives the fleet as it was.
+    /// Opens the store of a server that does not run, and restores its fleet.
     pub fn open(folder: &Path, rules: Rules) -> Result<(JournalReplay, NetFleet), ServeError> {
         let shared = open_coordinator(folder, rules, None)?;
         let ends = Box::new(|| Err("the journal ends here".to_owned()));
-        let course = Recovery::new(shared, true, ends).map_err(ServeError::Fleet)?;
-        Ok((JournalReplay { recovery: course.clone() }, NetFleet::new(course, None)))
+        let recovery = Recovery::new(shared, true, ends).map_err(ServeError::Fleet)?;
+        Ok((JournalReplay { recovery: recovery.clone() }, NetFleet::new(recovery, None)))
     }
 
-    /// What clients judged.
+    /// The evaluations that the journal holds.
     pub fn client_evaluator(&self, every: NonZeroU32, n_rounds: u32) -> ClientEvaluator {
         ClientEvaluator::new(self.recovery.clone(), None, every, n_rounds)
     }
@@ -377,13 +384,13 @@ impl JournalReplay {
 /// What a server counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Clients that are connected.
+    /// The number of connected clients.
     pub connected: usize,
-    /// Clients that are in the run.
+    /// The number of clients that are in the run.
     pub members: usize,
-    /// Answers that were taken.
+    /// The number of accepted updates.
     pub updates: u64,
-    /// What was refused, by reason.
+    /// The number of refusals by reason.
     pub refused: Vec<(&'static str, u64)>,
 }
 
@@ -391,14 +398,14 @@ impl Drop for RunningServer {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(runtime) = self.runtime.take() {
-            // What is under way has the store open, and whoever starts the server again needs it.
+            // Tasks that still run keep the store open, and a restarted server needs it.
             runtime.shutdown_timeout(FAREWELL_TIMEOUT);
         }
         self.shared.writer.close();
     }
 }
 
-/// Warns of certificates that end soon: now, and then every day.
+/// Warns of certificates that expire soon: now, and then every day.
 async fn warn_of_expiry_daily(secure: Arc<ReloadingTls>, shared: Weak<Shared>) {
     let mut days = tokio::time::interval(Duration::from_secs(86_400));
     loop {
@@ -408,7 +415,7 @@ async fn warn_of_expiry_daily(secure: Arc<ReloadingTls>, shared: Weak<Shared>) {
     }
 }
 
-/// What tells the server whose store lies in a folder from others; nothing, if no server has been there.
+/// The identity of the server whose store is in a folder. `None` if there is none.
 pub fn server_id(folder: &Path) -> Result<Option<String>, ServeError> {
     let file = folder.join(STORE_FILE);
     if !file.exists() {
@@ -418,7 +425,7 @@ pub fn server_id(folder: &Path) -> Result<Option<String>, ServeError> {
     id.map(|id| Some(hex(&id))).map_err(|error| ServeError::Store(file, error))
 }
 
-/// The desk of a server whose store lies in a folder.
+/// Opens the coordinator of the server whose store is in a folder.
 fn open_coordinator(folder: &Path, rules: Rules, runtime: Option<Handle>) -> Result<Arc<Shared>, ServeError> {
     let key_file = folder.join(KEY_FILE);
     let is_new = !key_file.exists();
@@ -428,17 +435,18 @@ fn open_coordinator(folder: &Path, rules: Rules, runtime: Option<Handle>) -> Res
     let store = Arc::new(Store::open(&file).map_err(failed)?);
     if let Some(round) = store.unfinished_rollback_round().map_err(failed)? {
         let message = format!(
-            "the rollback was not ended; end it with: ebbflow rollback {} --to {round}",
+            "the rollback is incomplete; complete it with: ebbflow rollback {} --to {round}",
             folder.display()
         );
         return Err(failed(StoreError { doing: "using", message }));
     }
-    // What it draws by its key, it would draw otherwise by another one, and not as it is in the journal.
+    // Random draws depend on the key, so another key would diverge from the journal.
     let number = key.derived_number("known");
     match store.key_fingerprint().map_err(failed)? {
         Some(known) if known != number && !is_new => {
-            let message = "not the key that this server had so far: it is damaged, or of another folder; put back the one that was there, or \
-                           remove it if that is lost: then tokens are to be made anew, and answers that are under way are refused";
+            let message = "this is not the key that the server used before: it is damaged, or of another \
+                           folder; put back the former key. If it is lost, remove this file: tokens must \
+                           then be made again, and updates in flight are refused";
             return Err(ServeError::File(key_file, io::Error::new(io::ErrorKind::InvalidData, message)));
         }
         Some(known) if known == number => {}
@@ -448,21 +456,22 @@ fn open_coordinator(folder: &Path, rules: Rules, runtime: Option<Handle>) -> Res
     let (members, token_uses, next, server) = catching_panics("reading", read).map_err(failed)?;
     let members = Members::new(members, token_uses, rules.max_clients);
     let key = key.of_incarnation(&store.incarnation().map_err(failed)?);
-    let desk = Coordinator::new(rules, key, server, members);
-    Ok(Shared::new(desk, store, next, Box::new(SystemClock::new(runtime))))
+    let coordinator = Coordinator::new(rules, key, server, members);
+    Ok(Shared::new(coordinator, store, next, Box::new(SystemClock::new(runtime))))
 }
 
-/// Listens, with room for a whole fleet that calls at once: those that find none are reset by the system.
+/// Listens with a queue for a whole fleet that connects at once. Connections beyond the queue are reset by
+/// the system.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // So that a server that is started again need not wait for the connections of the last one to be forgotten.
+    // A restarted server need not wait until the system forgets the connections of the last one.
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(LISTEN_BACKLOG)
 }
 
-/// An error and what it comes from.
+/// An error with all its causes.
 pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -495,19 +504,20 @@ impl Service {
     }
 }
 
-/// What is said to a client goes into its stream, which ends when this is dropped; whoever listens to the client hears that.
+/// Sends messages of the server into a client's stream. Dropping it ends the stream, which the task that
+/// serves the client notices.
 struct StreamOutbound(
     mpsc::Sender<Result<wire::FromServer, Status>>,
     #[allow(dead_code, reason = "its end is what counts")] oneshot::Sender<()>,
 );
 
 impl Outbound for StreamOutbound {
-    fn send(&self, say: ServerMessage) -> bool {
-        self.0.try_send(Ok(wire::FromServer { message: Some(say) })).is_ok()
+    fn send(&self, message: ServerMessage) -> bool {
+        self.0.try_send(Ok(wire::FromServer { message: Some(message) })).is_ok()
     }
 }
 
-/// Says that a connection ended, however its task ends.
+/// Reports that a connection ended, however its task ends.
 struct DisconnectOnDrop {
     shared: Arc<Shared>,
     connection: ConnectionId,
@@ -526,26 +536,27 @@ impl Fleet for Service {
 
     async fn enrol(&self, request: Request<wire::EnrolRequest>) -> Result<Response<wire::Enrolled>, Status> {
         let unix_s = self.shared.clock.unix_s();
-        // Looked at every time, so that tokens that were made void are so at once.
+        // Read for every enrolment, so that voided tokens are refused at once.
         let key = self.tokens.key().map_err(|error| {
-            tracing::error!(%error, "cannot see which tokens are good");
+            tracing::error!(%error, "cannot read the key of tokens");
             Status::unavailable("the server cannot read its key")
         })?;
-        let shown = connection_of(&request).and_then(|door| door.certificate_key());
+        let certificate_key = connection_of(&request).and_then(|connection| connection.certificate_key());
         let (done, written) = oneshot::channel();
-        let enrolled = self.shared.with_coordinator(|desk, _| {
-            let (enrolled, writes) = desk.enrol_with_certificate(request.get_ref(), &key, unix_s, shown)?;
+        let enrolled = self.shared.with_coordinator(|coordinator, _| {
+            let (enrolled, writes) =
+                coordinator.enrol_with_certificate(request.get_ref(), &key, unix_s, certificate_key)?;
             let shared = Arc::downgrade(&self.shared);
             let then = Box::new(move |result: Result<(), StoreError>| {
-                // Who is in memory and not on the disk would be told that it is a member when it asks again,
-                // and be none after a restart: as with all that cannot be written, the server stops.
+                // A member that is in memory and not on disk would be lost by a restart. As after every
+                // failed write, the server stops.
                 if let (Err(error), Some(shared)) = (&result, shared.upgrade()) {
                     shared.fail(error.clone());
                 }
-                // Whoever asked may be gone.
+                // The client may be gone.
                 drop(done.send(result));
             });
-            // Before anybody else enrols, so that the disk sees uses of a token in their order.
+            // Handed over before another client enrols, so that the disk sees the uses of a token in order.
             self.shared.writer.write(writes, then);
             Ok(enrolled)
         });
@@ -561,25 +572,28 @@ impl Fleet for Service {
         &self,
         request: Request<Streaming<wire::FromClient>>,
     ) -> Result<Response<Self::AttendStream>, Status> {
-        let door = connection_of(&request);
+        let connection = connection_of(&request);
         let too_many = || Status::resource_exhausted("a stream on this connection waits for a hello already");
-        let greeting = door.as_ref().map(|door| door.await_hello().ok_or_else(too_many)).transpose()?;
+        let greeting = connection
+            .as_ref()
+            .map(|connection| connection.await_hello().ok_or_else(too_many))
+            .transpose()?;
         let mut from = request.into_inner();
         let (to, stream) = mpsc::channel(OUTBOUND_QUEUE);
         let (end, ended) = oneshot::channel();
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
-            let connection = shared.connect(Box::new(StreamOutbound(to, end)));
-            let _hangs = DisconnectOnDrop { shared: Arc::clone(&shared), connection };
+            let id = shared.connect(Box::new(StreamOutbound(to, end)));
+            let _disconnect = DisconnectOnDrop { shared: Arc::clone(&shared), connection: id };
             tokio::select! {
-                () = attend(&shared, connection, &mut from, door, greeting) => {}
+                () = attend(&shared, id, &mut from, connection, greeting) => {}
                 _ = ended => {}
             }
-            // A connection that is closed while something on it was not read is reset, and what was said last is lost on the way: the
-            // client hangs up first.
-            shared.disconnect(connection);
-            let hung_up = async { while let Ok(Some(_)) = from.message().await {} };
-            let _ = timeout(CLOSE_TIMEOUT, hung_up).await;
+            // Closing a connection with unread bytes resets it, and the last messages are lost. Therefore the
+            // client closes it first.
+            shared.disconnect(id);
+            let closed_by_client = async { while let Ok(Some(_)) = from.message().await {} };
+            let _ = timeout(CLOSE_TIMEOUT, closed_by_client).await;
         });
         Ok(Response::new(ReceiverStream::new(stream)))
     }
@@ -588,17 +602,25 @@ impl Fleet for Service {
         &self,
         request: Request<wire::FetchRequest>,
     ) -> Result<Response<Self::FetchStream>, Status> {
-        let door = connection_of(&request);
+        let connection = connection_of(&request);
         let wire::FetchRequest { session, digest, offset } = request.into_inner();
-        let gone = || Status::not_found("there is no such content any more");
-        let begun = self.shared.with_coordinator(|desk, now_s| desk.begin_download(&session, &digest, now_s));
+        let gone = || Status::not_found("the server no longer has this content");
+        let begun = self
+            .shared
+            .with_coordinator(|coordinator, now_s| coordinator.begin_download(&session, &digest, now_s));
         let download = begun.ok_or_else(gone)?;
         let from = usize::try_from(offset).ok().filter(|&from| from <= download.bytes);
         let from = from.ok_or_else(|| Status::out_of_range("beyond the end of the content"))?;
         let (alive, ended) = oneshot::channel();
         let chunk_read = Arc::new(Notify::new());
         let turn = self.downloads.acquire(&session);
-        tokio::spawn(watch_download(authenticate(door.as_ref()), door, turn, Arc::clone(&chunk_read), ended));
+        tokio::spawn(watch_download(
+            authenticate(connection.as_ref()),
+            connection,
+            turn,
+            Arc::clone(&chunk_read),
+            ended,
+        ));
         let shared = Arc::clone(&self.shared);
         Ok(Response::new(ModelChunks {
             shared,
@@ -611,7 +633,9 @@ impl Fleet for Service {
     }
 
     async fn held(&self, request: Request<wire::HeldRequest>) -> Result<Response<wire::HeldReply>, Status> {
-        let held = self.shared.with_coordinator(|desk, now_s| desk.upload_offset(request.get_ref(), now_s));
+        let held = self
+            .shared
+            .with_coordinator(|coordinator, now_s| coordinator.upload_offset(request.get_ref(), now_s));
         let bytes = held.map_err(|reason| match reason {
             NO_MEMORY => no_memory(),
             _ => Status::unauthenticated("no such session"),
@@ -623,34 +647,37 @@ impl Fleet for Service {
         &self,
         request: Request<Streaming<wire::Part>>,
     ) -> Result<Response<wire::HeldReply>, Status> {
-        let door = connection_of(&request);
+        let connection = connection_of(&request);
         let mut parts = request.into_inner();
         let refuse = |reason: &'static str| {
             if reason == NO_MEMORY {
                 return no_memory();
             }
-            self.shared
-                .with_coordinator(|desk, _| desk.refuse(reason, None, "an upload that cannot be taken"));
+            self.shared.with_coordinator(|coordinator, _| {
+                coordinator.refuse(reason, None, "an upload that cannot be taken");
+            });
             match reason {
                 "unknown" => Status::unauthenticated("no such session"),
-                "superseded" => Status::aborted("another stream sends it"),
+                "superseded" => Status::aborted("another stream sends this update"),
                 _ => Status::invalid_argument(reason),
             }
         };
         let Some(wire::part::Part::Header(header)) = next_part(&self.shared, &mut parts).await? else {
             return Err(refuse("malformed"));
         };
-        let sender =
-            self.shared.with_coordinator(|desk, now_s| desk.begin_upload(&header, now_s)).map_err(refuse)?;
-        let inside = authenticate(door.as_ref());
+        let sender = self
+            .shared
+            .with_coordinator(|coordinator, now_s| coordinator.begin_upload(&header, now_s))
+            .map_err(refuse)?;
+        let authenticated = authenticate(connection.as_ref());
         let turn = self.uploads.acquire(&header.session);
         let mut held = header.offset;
         loop {
             let part = tokio::select! {
                 part = next_part(&self.shared, &mut parts) => part?,
                 () = turn.superseded() => {
-                    drop(inside);
-                    door.iter().for_each(Connection::close_if_unauthenticated);
+                    drop(authenticated);
+                    connection.iter().for_each(Connection::close_if_unauthenticated);
                     return Err(refuse("superseded"));
                 }
             };
@@ -658,38 +685,39 @@ impl Fleet for Service {
             let wire::part::Part::Bytes(bytes) = part else { return Err(refuse("malformed")) };
             held = self
                 .shared
-                .with_coordinator(|desk, now_s| desk.add_upload(sender, &bytes, now_s))
+                .with_coordinator(|coordinator, now_s| coordinator.add_upload(sender, &bytes, now_s))
                 .map_err(refuse)?;
         }
         Ok(Response::new(wire::HeldReply { bytes: held }))
     }
 }
 
-/// What a client hears that has to wait until others have sent theirs.
+/// The reply to a client that has to wait until others have uploaded.
 fn no_memory() -> Status {
-    Status::resource_exhausted("there is no room for this upload yet; ask again in a while")
+    Status::resource_exhausted("there is no memory for this upload yet; retry later")
 }
 
-/// The door of the connection that a request came by.
+/// The connection of a request.
 fn connection_of<T>(request: &Request<T>) -> Option<Connection> {
     request.extensions().get::<Connection>().cloned()
 }
 
-/// Somebody is in: the connection stays.
-fn authenticate(door: Option<&Connection>) -> Option<Authenticated> {
-    door.map(Connection::authenticate)
+/// Authenticates a connection, which then stays open.
+fn authenticate(connection: Option<&Connection>) -> Option<Authenticated> {
+    connection.map(Connection::authenticate)
 }
 
-/// The pieces of a model, each made when the connection has room for it: a client that does not read holds none.
+/// The chunks of a model, each copied when the connection can send it: a client that does not read holds no
+/// copy.
 pub(crate) struct ModelChunks {
     shared: Arc<Shared>,
     download: Download,
     at: usize,
-    /// Whether others had their turn since the last piece.
+    /// Whether other tasks ran since the last chunk.
     has_yielded: bool,
-    /// Told of every piece.
+    /// Notified of every chunk that was read.
     chunk_read: Arc<Notify>,
-    /// Whoever guards the stream hears when this is dropped.
+    /// Dropping it tells the task that watches the stream.
     _alive: oneshot::Sender<()>,
 }
 
@@ -700,32 +728,34 @@ impl Stream for ModelChunks {
         if self.at >= self.download.bytes {
             return Poll::Ready(None);
         }
-        // A piece at a time, for messages to other clients are as urgent as the rest of this model.
+        // One chunk at a time, because messages to other clients are as urgent as the rest of this model.
         if !std::mem::replace(&mut self.has_yielded, true) {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         self.has_yielded = false;
-        let piece =
-            self.shared.with_coordinator(|desk, now_s| desk.next_chunk(&self.download, self.at, now_s));
+        let chunk = self
+            .shared
+            .with_coordinator(|coordinator, now_s| coordinator.next_chunk(&self.download, self.at, now_s));
         self.chunk_read.notify_one();
-        Poll::Ready(Some(match piece {
+        Poll::Ready(Some(match chunk {
             Some(bytes) => {
                 self.at += DOWNLOAD_CHUNK_BYTES;
                 Ok(wire::Chunk { bytes })
             }
             None => {
                 self.at = self.download.bytes;
-                Err(Status::aborted("nobody fetches it any more"))
+                Err(Status::aborted("this download was superseded"))
             }
         }))
     }
 }
 
-/// Keeps the connection of a fetch as long as it goes on. A client that fetches anew elsewhere, or does not read for too long, loses it.
+/// Keeps the connection authenticated while a download makes progress. A client that begins another download
+/// or stalls loses it.
 async fn watch_download(
-    inside: Option<Authenticated>,
-    door: Option<Connection>,
+    authenticated: Option<Authenticated>,
+    connection: Option<Connection>,
     turn: StreamLease,
     read: Arc<Notify>,
     mut ended: oneshot::Receiver<()>,
@@ -733,14 +763,14 @@ async fn watch_download(
     loop {
         tokio::select! {
             () = read.notified() => {}
-            // It was sent, or its stream is no more.
+            // All was sent, or the stream is gone.
             _ = &mut ended => return,
             () = turn.superseded() => break,
             () = tokio::time::sleep(READ_TIMEOUT) => break,
         }
     }
-    drop(inside);
-    door.iter().for_each(Connection::close_if_unauthenticated);
+    drop(authenticated);
+    connection.iter().for_each(Connection::close_if_unauthenticated);
 }
 
 async fn next_part(
@@ -748,66 +778,70 @@ async fn next_part(
     parts: &mut Streaming<wire::Part>,
 ) -> Result<Option<wire::part::Part>, Status> {
     match timeout(Duration::from_secs(TRANSFER_STALL_S), parts.message()).await {
-        Err(_) => Err(Status::deadline_exceeded("the transfer stood still")),
+        Err(_) => Err(Status::deadline_exceeded("the transfer stalled")),
         Ok(Ok(part)) => Ok(part.and_then(|part| part.part)),
         Ok(Err(status)) => {
             if let Some(reason) = refusal_reason(&status) {
-                shared.with_coordinator(|desk, _| desk.refuse(reason, None, status.message()));
+                shared.with_coordinator(|coordinator, _| coordinator.refuse(reason, None, status.message()));
             }
             Err(status)
         }
     }
 }
 
-/// Passes on what a client says, until one side ends it.
+/// Passes on the messages of a client until one side ends the stream.
 async fn attend(
     shared: &Shared,
-    line: ConnectionId,
+    id: ConnectionId,
     from: &mut Streaming<wire::FromClient>,
-    door: Option<Connection>,
+    connection: Option<Connection>,
     greeting: Option<AwaitingHello>,
 ) {
     let first = match timeout(Duration::from_secs(HELLO_TIMEOUT_S), from.message()).await {
         Ok(Ok(Some(wire::FromClient { message: Some(ClientMessage::Hello(hello)) }))) => hello,
-        Ok(Err(status)) => return stream_failed(shared, line, &status),
+        Ok(Err(status)) => return stream_failed(shared, id, &status),
         Ok(_) => {
-            return shared.with_coordinator(|desk, _| {
-                desk.expel(line, "malformed", "a stream that does not begin with hello", false);
+            return shared.with_coordinator(|coordinator, _| {
+                coordinator.expel(id, "malformed", "the stream does not begin with a hello", false);
             });
         }
         Err(_) => {
-            return shared.with_coordinator(|desk, _| {
-                desk.refuse("silent", None, "a stream on which nothing was said")
+            return shared.with_coordinator(|coordinator, _| {
+                coordinator.refuse("silent", None, "the client sent no hello");
             });
         }
     };
-    let shown = door.as_ref().and_then(Connection::certificate_key);
-    if !shared.with_coordinator(|desk, now_s| desk.hello_with_certificate(line, &first, shown, now_s)) {
+    let certificate_key = connection.as_ref().and_then(Connection::certificate_key);
+    if !shared.with_coordinator(|coordinator, now_s| {
+        coordinator.hello_with_certificate(id, &first, certificate_key, now_s)
+    }) {
         return;
     }
-    let _inside = authenticate(door.as_ref());
+    let _authenticated = authenticate(connection.as_ref());
     drop(greeting);
     loop {
         match from.message().await {
-            Ok(Some(wire::FromClient { message: Some(said) })) => {
-                shared.with_coordinator(|desk, now_s| desk.receive(line, said, now_s));
+            Ok(Some(wire::FromClient { message: Some(message) })) => {
+                shared.with_coordinator(|coordinator, now_s| coordinator.receive(id, message, now_s));
             }
             // A message of a kind that this version does not know.
             Ok(Some(wire::FromClient { message: None })) => {}
             Ok(None) => return,
-            Err(status) => return stream_failed(shared, line, &status),
+            Err(status) => return stream_failed(shared, id, &status),
         }
     }
 }
 
-/// A stream that ended with an error: an oversized or unreadable message, or a lost connection.
-fn stream_failed(shared: &Shared, line: ConnectionId, status: &Status) {
+/// A stream failed: an oversized or unreadable message, or a lost connection.
+fn stream_failed(shared: &Shared, connection: ConnectionId, status: &Status) {
     if let Some(reason) = refusal_reason(status) {
-        shared.with_coordinator(|desk, _| desk.expel(line, reason, status.message(), false));
+        shared.with_coordinator(|coordinator, _| {
+            coordinator.expel(connection, reason, status.message(), false);
+        });
     }
 }
 
-/// What a message was that could not be read; nothing, if the connection was lost.
+/// The reason of refusal for a message that could not be read. `None` if the connection was lost.
 fn refusal_reason(status: &Status) -> Option<&'static str> {
     match status.code() {
         tonic::Code::OutOfRange => Some("oversized"),

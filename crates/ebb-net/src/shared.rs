@@ -1,4 +1,5 @@
-//! The desk as several threads see it: the engine waits at it, connections talk to it, the disk reports to it.
+//! The coordinator shared by threads: the engine waits for it, connections send to it, and the disk reports
+//! to it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use crate::journal::Entry;
 use crate::store::{OnWritten, Prune, Store, StoreError, Write, Writer};
 use crate::wire::from_server::Message as ServerMessage;
 
-/// The clock, and what is done until something happens. Only trials with real clients use real time.
+/// Time, waiting, and background work. Only trials with real clients use real time.
 pub(crate) trait Clock: Send + Sync {
     /// Seconds since some beginning.
     fn now_s(&self) -> f64;
@@ -20,17 +21,17 @@ pub(crate) trait Clock: Send + Sync {
     fn unix_s(&self) -> u64;
     /// Waits until something changed since `seen`, at the latest until a time.
     fn wait(&self, shared: &Shared, seen: u64, until_s: f64);
-    /// Does something that takes a while where it is in nobody's way.
+    /// Runs work that takes a while on another thread.
     fn run_aside(&self, work: Box<dyn FnOnce() + Send>);
 }
 
-/// Where what is said to a client goes.
+/// The sending side of a client's stream.
 pub(crate) trait Outbound: Send {
-    /// Whether it could be taken; a client that does not listen is hung up on.
-    fn send(&self, say: ServerMessage) -> bool;
+    /// Sends a message. Returns false if the queue is full: a client that does not read is disconnected.
+    fn send(&self, message: ServerMessage) -> bool;
 }
 
-/// Everything that threads share.
+/// The state that all threads share.
 pub(crate) struct Shared {
     inner: Mutex<Inner>,
     changed: Condvar,
@@ -45,21 +46,21 @@ pub(crate) struct Inner {
     pub(crate) coordinator: Coordinator,
     outbound: HashMap<ConnectionId, Box<dyn Outbound>>,
     last_connection: ConnectionId,
-    /// Grows with everything that happens.
+    /// Grows with every change.
     pub(crate) changes: u64,
     store_error: Option<StoreError>,
 }
 
 impl Shared {
     pub(crate) fn new(
-        desk: Coordinator,
+        coordinator: Coordinator,
         store: Arc<Store>,
         next_entry: u64,
-        pace: Box<dyn Clock>,
+        clock: Box<dyn Clock>,
     ) -> Arc<Shared> {
         Arc::new_cyclic(|me| Shared {
             inner: Mutex::new(Inner {
-                coordinator: desk,
+                coordinator,
                 outbound: HashMap::new(),
                 last_connection: 0,
                 changes: 0,
@@ -68,106 +69,107 @@ impl Shared {
             changed: Condvar::new(),
             writer: Writer::start(Arc::clone(&store), next_entry),
             store,
-            clock: pace,
+            clock,
             is_stopped: AtomicBool::new(false),
             weak_self: me.clone(),
         })
     }
 
-    /// Does something at the desk, and what follows from it.
+    /// Calls the coordinator, and carries out its effects.
     pub(crate) fn with_coordinator<T>(&self, act: impl FnOnce(&mut Coordinator, f64) -> T) -> T {
         self.with_coordinator_counted(act).0
     }
 
-    /// The same, and how much had happened by then.
+    /// The same, and returns the number of changes so far.
     pub(crate) fn with_coordinator_counted<T>(
         &self,
         act: impl FnOnce(&mut Coordinator, f64) -> T,
     ) -> (T, u64) {
         let mut inner = self.lock();
-        // Read only now: who had to wait for the desk must not speak of the past.
+        // Read under the lock, so that times never go back.
         let now_s = self.clock.now_s();
         let result = act(&mut inner.coordinator, now_s);
         let mut to_read = Vec::new();
         for effect in inner.coordinator.take_effects() {
             match effect {
-                Effect::Send(line, say) => {
-                    if inner.outbound.get(&line).is_some_and(|outlet| !outlet.send(say)) {
-                        inner.coordinator.disconnected(line);
-                        inner.outbound.remove(&line);
+                Effect::Send(connection, message) => {
+                    if inner.outbound.get(&connection).is_some_and(|outbound| !outbound.send(message)) {
+                        inner.coordinator.disconnected(connection);
+                        inner.outbound.remove(&connection);
                     }
                 }
-                Effect::Close(line) => {
-                    inner.outbound.remove(&line);
+                Effect::Close(connection) => {
+                    inner.outbound.remove(&connection);
                 }
-                // Handed over before the desk is let go, so that the disk sees things in their order.
+                // Handed over under the lock, so that the disk sees writes in order.
                 Effect::Write(writes) => self.write(writes),
-                Effect::Decode(unread) => to_read.push(unread),
+                Effect::Decode(undecoded) => to_read.push(undecoded),
             }
         }
         let stirred = inner.coordinator.take_changed();
         inner.changes += u64::from(stirred);
-        let seen = inner.changes;
+        let seen_changes = inner.changes;
         drop(inner);
         if stirred {
             self.changed.notify_all();
         }
-        for unread in to_read {
+        for undecoded in to_read {
             let me = self.weak_self.clone();
             self.clock.run_aside(Box::new(move || {
                 if let Some(shared) = me.upgrade() {
-                    shared.decode(*unread);
+                    shared.decode(*undecoded);
                 }
             }));
         }
-        (result, seen)
+        (result, seen_changes)
     }
 
-    /// Looks at an answer, and enters it in the journal.
-    fn decode(&self, unread: UndecodedUpdate) {
-        let (client, round) = (unread.client, unread.round());
-        match unread.decode() {
+    /// Decodes an update, and appends it to the journal.
+    fn decode(&self, undecoded: UndecodedUpdate) {
+        let (client, round) = (undecoded.client, undecoded.round());
+        match undecoded.decode() {
             Err((reason, message)) => {
-                self.with_coordinator(|desk, now_s| {
-                    desk.reject_update(client, round, reason, message, now_s)
+                self.with_coordinator(|coordinator, now_s| {
+                    coordinator.reject_update(client, round, reason, message, now_s);
                 });
             }
-            Ok(mut arrived) => {
-                self.with_coordinator(|desk, _| desk.reserve_or_drop_vectors(&mut arrived));
-                self.journal_update(arrived);
+            Ok(mut received) => {
+                self.with_coordinator(|coordinator, _| coordinator.reserve_or_drop_vectors(&mut received));
+                self.journal_update(received);
             }
         }
     }
 
-    /// Takes a new connection.
-    pub(crate) fn connect(&self, outlet: Box<dyn Outbound>) -> ConnectionId {
+    /// Registers a new connection.
+    pub(crate) fn connect(&self, outbound: Box<dyn Outbound>) -> ConnectionId {
         let mut inner = self.lock();
         inner.last_connection += 1;
-        let line = inner.last_connection;
-        inner.outbound.insert(line, outlet);
-        line
+        let connection = inner.last_connection;
+        inner.outbound.insert(connection, outbound);
+        connection
     }
 
     /// A connection ended.
-    pub(crate) fn disconnect(&self, line: ConnectionId) {
-        self.lock().outbound.remove(&line);
-        self.with_coordinator(|desk, _| desk.disconnected(line));
+    pub(crate) fn disconnect(&self, connection: ConnectionId) {
+        self.lock().outbound.remove(&connection);
+        self.with_coordinator(|coordinator, _| coordinator.disconnected(connection));
     }
 
-    /// Looks at the desk without changing anything.
+    /// Reads from the coordinator without changing it.
     pub(crate) fn inspect<T>(&self, look: impl FnOnce(&Coordinator) -> T) -> (T, u64) {
         let inner = self.lock();
         (look(&inner.coordinator), inner.changes)
     }
 
-    /// Waits for something to happen, at the latest until a time; an error if nothing can go on.
+    /// Waits until something changes, at the latest until a time. Returns an error if the run cannot
+    /// continue.
     pub(crate) fn wait(&self, seen: u64, until_s: f64) -> Result<(), String> {
         self.check()?;
         self.clock.wait(self, seen, until_s);
         self.check()
     }
 
-    /// Ends all waiting: the program is about to stop.
+    /// Ends all waiting, because the program is about to stop.
     pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Relaxed);
         self.lock().changes += 1;
@@ -181,12 +183,12 @@ impl Shared {
         self.lock().store_error.as_ref().map_or(Ok(()), |error| Err(error.to_string()))
     }
 
-    /// Writes something that nobody waits for; a disk that fails stops the run.
+    /// Writes something without waiting. A failure of the disk stops the run.
     pub(crate) fn write(&self, writes: Vec<Write>) {
         self.writer.write(writes, self.fail_on_error());
     }
 
-    /// Throws entries of the journal away, by and by.
+    /// Prunes entries of the journal in the background.
     pub(crate) fn prune(&self, prune: Prune) {
         self.writer.prune(prune, self.fail_on_error());
     }
@@ -200,21 +202,23 @@ impl Shared {
         })
     }
 
-    fn journal_update(&self, mut arrived: ReceivedUpdate) {
+    fn journal_update(&self, mut received: ReceivedUpdate) {
         let me = self.weak_self.clone();
-        let head = Entry::Update(arrived.record.clone()).bytes();
-        let packed = std::mem::take(&mut arrived.packed);
+        let head = Entry::Update(received.record.clone()).bytes();
+        let packed = std::mem::take(&mut received.packed);
         self.writer.append(head, Some(packed), move |seq, result| {
             let Some(shared) = me.upgrade() else { return };
             match result {
-                Ok(()) => shared.with_coordinator(|desk, now_s| desk.update_journaled(seq, arrived, now_s)),
+                Ok(()) => shared.with_coordinator(|coordinator, now_s| {
+                    coordinator.update_journaled(seq, received, now_s);
+                }),
                 Err(error) => shared.fail(error),
             }
         });
     }
 
     pub(crate) fn fail(&self, error: StoreError) {
-        tracing::error!(%error, "cannot go on");
+        tracing::error!(%error, "cannot continue");
         let mut inner = self.lock();
         inner.store_error.get_or_insert(error);
         inner.changes += 1;
@@ -227,13 +231,13 @@ impl Shared {
     }
 }
 
-/// What a fleet says that was told to stop.
-pub const STOPPED: &str = "it was told to stop";
+/// The message of a fleet that was stopped.
+pub const STOPPED: &str = "the run was told to stop";
 
 /// Real time.
 pub(crate) struct SystemClock {
     began: Instant,
-    /// Without, everything is done at once.
+    /// Without a runtime, work runs at once on the caller's thread.
     runtime: Option<Handle>,
 }
 
@@ -256,7 +260,7 @@ impl Clock for SystemClock {
         let left_s = (until_s - self.now_s()).clamp(0.0, 3600.0);
         let inner = shared.lock();
         let unchanged = |inner: &mut Inner| inner.changes == seen;
-        // Whatever woke it, the caller looks for itself.
+        // The caller checks what changed.
         drop(shared.changed.wait_timeout_while(inner, Duration::from_secs_f64(left_s), unchanged));
     }
 

@@ -1,8 +1,8 @@
-//! What a server must not forget, in one file: its members, the uses of its tokens, and the journal.
+//! The persistent state of a server in one file: members, uses of tokens, and the journal.
 //!
-//! One thread writes. What comes in while a transaction is on its way to the disk shares the next one, so that a
-//! thousand answers do not cost a thousand waits for the disk. What is thrown away goes piece by piece, so that nobody waits long
-//! for that either.
+//! One thread writes. Writes that arrive while a transaction is on its way to disk share the next one, so
+//! that a thousand updates do not cost a thousand waits for the disk. Old entries are pruned in batches, so
+//! that no write waits long for that either.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -25,35 +25,35 @@ const TOKENS: TableDefinition<'_, &[u8], u32> = TableDefinition::new("tokens");
 const JOURNAL: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("journal");
 const VECTORS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("vectors");
 
-/// The key of what the server's own key is known again by.
+/// The key of the fingerprint of the server's own key.
 const KEY_FINGERPRINT: &str = "known_key";
 
-/// Keys of what is said of the whole store, once there was a rollback.
+/// Keys of values about the whole store, present after a rollback.
 const INCARNATION: &str = "incarnation";
 const ROLLBACK_ENTRY: &str = "went_back_to";
 const UNFINISHED_ROLLBACK_ROUND: &str = "going_back_to";
 
-/// The version of what is in the file.
+/// The version of the file's content.
 const STORE_VERSION: u32 = 1;
 
-/// At most so many bytes of vectors go to the disk at once.
+/// The most bytes of vectors written in one transaction.
 const MAX_TRANSACTION_BYTES: usize = 64 << 20;
 
-/// At most so many entries, and about so many bytes, are thrown away in one transaction.
+/// The most entries, and about the most bytes, pruned in one transaction.
 const MAX_PRUNED_ENTRIES: usize = 256;
 const MAX_PRUNED_BYTES: usize = 16 << 20;
 
-/// Files up to so many bytes are read as a whole before they are used. In larger ones, whose reading would
-/// take long, entries and vectors are checked one by one.
+/// Files up to this size in bytes are checked as a whole before they are used. In larger ones, where that
+/// would take long, entries and vectors are checked one by one.
 const MAX_CHECKED_BYTES: u64 = 1 << 30;
 
-/// So many bytes of the file are kept in memory at most: what is written is rarely read again.
+/// The most bytes of the file cached in memory: what is written is rarely read again.
 const CACHE_BYTES: usize = 64 << 20;
 
 /// Why the store cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreError {
-    /// What was being done.
+    /// What the server was doing.
     pub doing: &'static str,
     /// What went wrong.
     pub message: String,
@@ -75,29 +75,30 @@ impl<T, E: Into<redb::Error>> StoreContext<T> for Result<T, E> {
     fn doing(self, doing: &'static str) -> Result<T, StoreError> {
         self.map_err(|error| match error.into() {
             redb::Error::DatabaseAlreadyOpen => {
-                let message = "another ebbflow uses this folder; stop it first";
+                let message = "another ebbflow process uses this folder; stop it first";
                 StoreError { doing, message: message.to_owned() }
             }
             error @ (redb::Error::Corrupted(_) | redb::Error::UpgradeRequired(_)) => {
                 StoreError { doing, message: damaged_message(&error.to_string()) }
             }
             redb::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                StoreError { doing, message: damaged_message("it does not start as a store does") }
+                StoreError { doing, message: damaged_message("it does not begin like a store") }
             }
             other => StoreError { doing, message: other.to_string() },
         })
     }
 }
 
-/// What is said of a file that is damaged.
+/// The message about a damaged file.
 fn damaged_message(what: &str) -> String {
     format!(
-        "the file is damaged ({what}); put back a whole copy of the folder, or begin another run with another --out"
+        "the file is damaged ({what}); put back a whole copy of the folder, or start a new run with another \
+         --out"
     )
 }
 
-/// Does something with the file. What reads a damaged one may panic: that is an error like any other, and
-/// said as one.
+/// Does something with the file. Reading a damaged one may panic, which is reported as an error like any
+/// other.
 pub(crate) fn catching_panics<T>(
     doing: &'static str,
     act: impl FnOnce() -> Result<T, StoreError>,
@@ -115,27 +116,27 @@ pub(crate) fn catching_panics<T>(
     let done = catch_unwind(AssertUnwindSafe(act));
     CATCHING_PANICS.set(before);
     done.unwrap_or_else(|_| {
-        Err(StoreError { doing, message: damaged_message("what is in it contradicts itself") })
+        Err(StoreError { doing, message: damaged_message("its content contradicts itself") })
     })
 }
 
 thread_local! {
-    /// Whether this thread is at work on a file that may be damaged.
+    /// Whether this thread works on a file that may be damaged.
     static CATCHING_PANICS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Something to be written.
+/// Something to write.
 #[derive(Clone, Debug)]
 pub(crate) enum Write {
-    /// A member, new or changed.
+    /// A new or changed member.
     Member(Member),
-    /// So many clients enrolled with this token.
+    /// How many clients enrolled with this token.
     TokenUses([u8; 8], u32),
-    /// The next entry of the journal, and the vectors that belong to it.
+    /// The next entry of the journal, with its vectors.
     JournalEntry { seq: u64, head: Vec<u8>, vectors: Option<Bytes> },
 }
 
-/// Entries below a number are not needed any more, but for some, which ascend.
+/// Which entries are no longer needed: those below a number, except for some in ascending order.
 #[derive(Clone, Debug)]
 pub(crate) struct Prune {
     pub(crate) below: u64,
@@ -146,15 +147,15 @@ pub(crate) struct Prune {
 #[derive(Debug)]
 pub struct Store {
     database: Database,
-    /// None, if it is in memory only.
+    /// `None` if it is in memory only.
     file: Option<PathBuf>,
-    /// In tests, the server is killed just before this entry is on the disk.
+    /// In tests: the server is killed just before this entry is on disk.
     #[cfg(test)]
     pub(crate) killed_before: std::sync::atomic::AtomicU64,
 }
 
 impl Store {
-    /// Opens the file, or makes it. Only one process can have it open.
+    /// Opens the file or creates it. Only one process can have it open.
     pub fn open(file: &Path) -> Result<Store, StoreError> {
         let open = |file: &Path| {
             catching_panics("opening", || {
@@ -162,7 +163,8 @@ impl Store {
             })
         };
         if !file.exists() {
-            // Whoever is killed in between leaves a file that nobody can open: it gets its name once it is whole.
+            // A process that is killed here must not leave a file that cannot be opened, so the file gets its
+            // name when it is complete.
             let unfinished = file.with_extension("unfinished");
             let failed = |error: std::io::Error| StoreError { doing: "making", message: error.to_string() };
             match std::fs::remove_file(&unfinished) {
@@ -177,12 +179,12 @@ impl Store {
         catching_panics("opening", || Store::initialize(database, Some(file)))
     }
 
-    /// How large the file is.
+    /// The size of the file in bytes.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map_or(0, |found| found.len())
     }
 
-    /// One that lasts as long as it is held.
+    /// A store in memory.
     #[cfg(test)]
     pub(crate) fn in_memory() -> Store {
         let backend = redb::backends::InMemoryBackend::new();
@@ -202,7 +204,7 @@ impl Store {
                 }
                 Some(found) if found == STORE_VERSION.to_le_bytes() => {}
                 Some(_) => {
-                    let message = "it is of another version of this program; go on with that one".to_owned();
+                    let message = "another version of this program wrote it; use that version".to_owned();
                     return Err(StoreError { doing: "opening", message });
                 }
             }
@@ -220,15 +222,14 @@ impl Store {
         })
     }
 
-    /// What tells this server from others.
+    /// The identity of this server.
     pub(crate) fn server_id(&self) -> Result<[u8; 16], StoreError> {
         let read = self.database.begin_read().doing("reading")?;
         let meta = read.open_table(META).doing("reading")?;
         let found = meta.get("server").doing("reading")?;
-        found.and_then(|id| id.value().try_into().ok()).ok_or(StoreError {
-            doing: "reading",
-            message: "it does not say which server it belongs to".to_owned(),
-        })
+        found
+            .and_then(|id| id.value().try_into().ok())
+            .ok_or(StoreError { doing: "reading", message: "it has no server identity".to_owned() })
     }
 
     /// All members, ascending by number.
@@ -257,28 +258,28 @@ impl Store {
         Ok(uses)
     }
 
-    /// The number that the next entry of the journal gets: the one after the last, but never one from before
-    /// a rollback.
+    /// The number of the next journal entry: the one after the last, and never a number used before a
+    /// rollback.
     pub(crate) fn next_entry(&self) -> Result<u64, StoreError> {
-        let floor = self.rollback_entry()?;
+        let min_entry = self.rollback_entry()?;
         let read = self.database.begin_read().doing("reading")?;
         let table = read.open_table(JOURNAL).doing("reading")?;
-        Ok(table.last().doing("reading")?.map_or(0, |(seq, _)| seq.value() + 1).max(floor))
+        Ok(table.last().doing("reading")?.map_or(0, |(seq, _)| seq.value() + 1).max(min_entry))
     }
 
-    /// Something that is said of the whole store.
+    /// A value about the whole store.
     fn meta(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let read = self.database.begin_read().doing("reading")?;
         let meta = read.open_table(META).doing("reading")?;
         Ok(meta.get(key).doing("reading")?.map(|value| value.value().to_vec()))
     }
 
-    /// A number by which the server's key is known again.
+    /// The fingerprint of the server's key.
     pub(crate) fn key_fingerprint(&self) -> Result<Option<u64>, StoreError> {
         Ok(self.meta(KEY_FINGERPRINT)?.and_then(|found| found.try_into().ok()).map(u64::from_le_bytes))
     }
 
-    /// Knows the server's key by this number from now on.
+    /// Sets the fingerprint of the server's key.
     pub(crate) fn set_key_fingerprint(&self, number: u64) -> Result<(), StoreError> {
         let mut begin = self.database.begin_write().doing("writing")?;
         begin.set_quick_repair(true);
@@ -291,18 +292,17 @@ impl Store {
         begin.commit().doing("writing")
     }
 
-    /// What tells the time since the last rollback from the time before: all zeros, as long as there was
-    /// none.
+    /// The incarnation of the server, which every rollback changes. All zeros before the first one.
     pub fn incarnation(&self) -> Result<[u8; 16], StoreError> {
         Ok(self.meta(INCARNATION)?.and_then(|found| found.try_into().ok()).unwrap_or_default())
     }
 
-    /// The entry from which on everything was thrown away by the last rollback.
+    /// The entry from which on the last rollback removed everything.
     pub(crate) fn rollback_entry(&self) -> Result<u64, StoreError> {
         Ok(self.meta(ROLLBACK_ENTRY)?.and_then(|found| found.try_into().ok()).map_or(0, u64::from_le_bytes))
     }
 
-    /// The round of a rollback that was begun and not ended.
+    /// The round of a rollback that was begun and not finished.
     pub(crate) fn unfinished_rollback_round(&self) -> Result<Option<u32>, StoreError> {
         Ok(self
             .meta(UNFINISHED_ROLLBACK_ROUND)?
@@ -310,8 +310,8 @@ impl Store {
             .map(u32::from_le_bytes))
     }
 
-    /// Throws away the journal from an entry on, and begins another incarnation of the server. Until
-    /// [`Store::went_back`] it is known that the rest of the folder may not be back yet.
+    /// Removes the journal from an entry on, and begins another incarnation of the server. Until
+    /// [`Store::finish_rollback`] the store knows that the rest of the folder may not be back yet.
     pub(crate) fn begin_rollback(&self, entry: u64, round: u32) -> Result<(), StoreError> {
         let mut begin = self.database.begin_write().doing("writing")?;
         begin.set_quick_repair(true);
@@ -329,7 +329,7 @@ impl Store {
         begin.commit().doing("writing")
     }
 
-    /// All of the folder is back.
+    /// Notes that the rest of the folder is back.
     pub(crate) fn finish_rollback(&self) -> Result<(), StoreError> {
         let mut begin = self.database.begin_write().doing("writing")?;
         begin.set_quick_repair(true);
@@ -349,7 +349,7 @@ impl Store {
         Ok(entries)
     }
 
-    /// One entry of the journal, without its vectors.
+    /// An entry of the journal, without its vectors.
     pub(crate) fn entry(&self, seq: u64) -> Result<Option<Vec<u8>>, StoreError> {
         let read = self.database.begin_read().doing("reading")?;
         let table = read.open_table(JOURNAL).doing("reading")?;
@@ -369,17 +369,17 @@ impl Store {
         writes.iter().any(|write| matches!(write, Write::JournalEntry { seq, .. } if *seq >= before))
     }
 
-    /// Whether it is to be killed.
+    /// Whether the test kills the server here.
     #[cfg(test)]
     pub(crate) fn is_killed(&self) -> bool {
         self.killed_before.load(std::sync::atomic::Ordering::Relaxed) < u64::MAX
     }
 
-    /// Writes all of it, or nothing, and throws a piece away; on return that is on the disk. Whether nothing is left to be thrown
-    /// away.
+    /// Writes everything or nothing, and prunes a batch. On return both are on disk. Returns whether nothing
+    /// is left to prune.
     fn commit(&self, writes: &[Write], prune: Option<&Prune>) -> Result<bool, StoreError> {
         let mut begin = self.database.begin_write().doing("writing")?;
-        // So that opening it after a kill does not read all of it.
+        // Opening the file after a kill then need not read all of it.
         begin.set_quick_repair(true);
         for write in writes {
             match write {
@@ -407,21 +407,21 @@ impl Store {
     }
 }
 
-/// Looks whether every page is what the one above it has the checksum of, in files that are soon read.
+/// Checks in small files whether every page matches the checksum in its parent.
 fn check_integrity(database: Database, file: &Path) -> Result<Database, StoreError> {
     if std::fs::metadata(file).is_ok_and(|found| found.len() > MAX_CHECKED_BYTES) {
         return Ok(database);
     }
-    // Whatever panicked in there left it such that closing it would panic once more.
+    // After a panic inside, closing the database would panic again.
     let mut held = ManuallyDrop::new(database);
     let whole = catching_panics("checking", || held.check_integrity().doing("checking"))?;
     if !whole {
-        tracing::info!(file = %file.display(), "what was not in use in the store was put in order");
+        tracing::info!(file = %file.display(), "repaired unused pages of the store");
     }
     Ok(ManuallyDrop::into_inner(held))
 }
 
-/// Throws a piece away; whether nothing is left.
+/// Prunes a batch of entries. Returns whether nothing is left.
 fn prune_batch(begin: &WriteTransaction, prune: &Prune) -> Result<bool, StoreError> {
     let mut journal = begin.open_table(JOURNAL).doing("writing")?;
     let mut vectors = begin.open_table(VECTORS).doing("writing")?;
@@ -446,7 +446,7 @@ fn prune_batch(begin: &WriteTransaction, prune: &Prune) -> Result<bool, StoreErr
     Ok(true)
 }
 
-/// What is called once something was written, or could not be.
+/// Called once something was written, or could not be written.
 pub(crate) type OnWritten = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
 /// The thread that writes, and the numbers of entries.
@@ -461,7 +461,7 @@ struct Queue {
     next_entry: u64,
 }
 
-/// What is handed to the thread.
+/// A task for the thread.
 enum WriterTask {
     Writes(Vec<Write>, OnWritten),
     Prune(Prune, OnWritten),
@@ -486,17 +486,18 @@ impl Writer {
         }
     }
 
-    /// Hands something over to be written.
+    /// Hands over something to write.
     pub(crate) fn write(&self, writes: Vec<Write>, then: OnWritten) {
         self.lock().send(WriterTask::Writes(writes, then));
     }
 
-    /// Has entries thrown away, by and by.
+    /// Hands over entries to prune in the background.
     pub(crate) fn prune(&self, prune: Prune, then: OnWritten) {
         self.lock().send(WriterTask::Prune(prune, then));
     }
 
-    /// Hands over the next entry of the journal, whose number is returned; the order of numbers is that of writing.
+    /// Hands over the next entry of the journal, and returns its number. Entries are written in the order of
+    /// their numbers.
     pub(crate) fn append(
         &self,
         head: Vec<u8>,
@@ -511,11 +512,11 @@ impl Writer {
         seq
     }
 
-    /// Enters and waits until it is on the disk.
+    /// Appends an entry and waits until it is on disk.
     pub(crate) fn append_and_wait(&self, head: Vec<u8>) -> Result<u64, StoreError> {
         let (to, from) = channel();
         let seq = self.append(head, None, move |_, result| {
-            // Whoever waits is there until it hears.
+            // The receiver waits below.
             let _ = to.send(result);
         });
         from.recv().unwrap_or_else(|_| Err(closed_error()))?;
@@ -527,11 +528,11 @@ impl Writer {
         self.lock().next_entry
     }
 
-    /// Waits until everything that was handed over is on the disk.
+    /// Waits until everything that was handed over is on disk.
     #[cfg(test)]
     pub(crate) fn drain(&self) {
         let (to, from) = channel();
-        self.write(Vec::new(), Box::new(move |result| to.send(result).expect("somebody waits")));
+        self.write(Vec::new(), Box::new(move |result| to.send(result).expect("the receiver waits")));
         let _ = from.recv();
     }
 
@@ -539,7 +540,7 @@ impl Writer {
     pub(crate) fn close(&self) {
         self.lock().sender = None;
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // The last to let go of it may be the thread itself.
+        // The thread itself may drop the last reference.
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
@@ -562,7 +563,7 @@ impl Queue {
             None => Some(handed),
             Some(to) => to.send(handed).err().map(|back| back.0),
         };
-        // Not from here: whoever hands over may hold what the answer needs.
+        // Called without the lock, because the callback may need what its caller holds.
         if let Some(handed) = refused {
             std::thread::spawn(move || handed.into_callback()(Err(closed_error())));
         }
@@ -570,15 +571,15 @@ impl Queue {
 }
 
 fn closed_error() -> StoreError {
-    StoreError { doing: "writing", message: "it is closed".to_owned() }
+    StoreError { doing: "writing", message: "the store is closed".to_owned() }
 }
 
-/// Writes until nobody hands anything over any more and everything is written.
+/// Writes until the channel is closed and everything is written.
 fn write_all(store: &Store, from: &Receiver<WriterTask>) {
     let mut prunes: VecDeque<(Prune, OnWritten)> = VecDeque::new();
     loop {
         let (mut writes, mut thens, mut size) = (Vec::new(), Vec::new(), 0);
-        // Only where there is nothing to be thrown away is there time to wait.
+        // The thread only waits when there is nothing to prune.
         let mut next = if prunes.is_empty() { from.recv().ok() } else { from.try_recv().ok() };
         while let Some(handed) = next {
             match handed {
@@ -596,11 +597,11 @@ fn write_all(store: &Store, from: &Receiver<WriterTask>) {
         }
         #[cfg(test)]
         if store.is_killed_by(&writes) {
-            // Nobody hears of it, and nothing of this transaction or after it is ever written.
+            // After a failure nothing of this transaction and nothing later is written.
             return;
         }
         let result = match (writes.is_empty(), prunes.front()) {
-            // Whoever enrols once more is told what is written already: the disk has nothing to do.
+            // A client that enrols again is only told what is already written.
             (true, None) => Ok(true),
             (_, prune) => catching_panics("writing", || store.commit(&writes, prune.map(|(prune, _)| prune))),
         };
@@ -633,9 +634,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_not_finished_is_made_anew() {
+    fn an_unfinished_store_is_created_again() {
         let folder = tempfile::tempdir().unwrap();
-        // As a server leaves it that is killed while it makes it.
+        // As a server leaves it that is killed while it creates the file.
         std::fs::write(folder.path().join("store.unfinished"), [0; 4096]).unwrap();
         let store = Store::open(&folder.path().join("store.redb")).unwrap();
         let id = store.server_id().unwrap();
@@ -645,7 +646,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_back_in_order_with_their_vectors() {
+    fn entries_are_read_in_order_with_their_vectors() {
         let (folder, store) = store();
         let id = store.server_id().unwrap();
         let writer = Writer::start(Arc::clone(&store), 0);
@@ -682,7 +683,7 @@ mod tests {
     }
 
     #[test]
-    fn pruning_goes_in_batches_and_nobody_waits_for_all_of_it() {
+    fn pruning_happens_in_batches_between_which_others_write() {
         let (_folder, store) = store();
         let n_entries = 3 * MAX_PRUNED_ENTRIES as u64;
         let entry = |seq| Write::JournalEntry { seq, head: vec![1], vectors: Some(Bytes::from(vec![2; 10])) };
@@ -695,7 +696,7 @@ mod tests {
         let left: Vec<_> = store.entries(0).unwrap().into_iter().map(|(seq, _)| seq).collect();
         assert_eq!(left, [0, n_entries - 1, n_entries]);
         assert_eq!(store.vectors(1).unwrap(), None);
-        // Large ones count by their size.
+        // Large entries count by their size.
         let large = |seq| Write::JournalEntry {
             seq,
             head: vec![1],
@@ -709,7 +710,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_handed_over_after_the_end_is_an_error() {
+    fn writing_to_a_closed_store_is_an_error() {
         let (_folder, store) = store();
         let writer = Writer::start(store, 0);
         writer.close();
@@ -734,7 +735,7 @@ mod tests {
         for number in 0..n_flips() {
             let place = folder.path().join(format!("{number}.redb"));
             let mut bytes = whole.clone();
-            // Where nothing is written yet, nothing can be damaged.
+            // Nothing can be damaged where nothing is written.
             let at = loop {
                 let at = stream.below(bytes.len());
                 if bytes[at - at % 64..].iter().take(64).any(|&byte| byte != 0) {
@@ -758,13 +759,13 @@ mod tests {
         assert!(refused > 0 && as_before > 0, "{refused} refused, {as_before} as before");
     }
 
-    /// So many, or as many as `EBBFLOW_FLIPS` says.
+    /// The number of flipped bits, or what `EBBFLOW_FLIPS` says.
     fn n_flips() -> u32 {
         std::env::var("EBBFLOW_FLIPS").map_or(60, |text| text.parse().expect("EBBFLOW_FLIPS is a number"))
     }
 
     #[test]
-    fn going_back_throws_away_what_came_after_and_begins_another_incarnation() {
+    fn a_rollback_removes_later_entries_and_begins_another_incarnation() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("store.redb");
         let store = Store::open(&file).unwrap();
@@ -779,7 +780,7 @@ mod tests {
         assert_eq!((store.entries(0).unwrap().len(), store.vectors(6)), (6, Ok(None)));
         assert_eq!((store.unfinished_rollback_round(), store.next_entry()), (Ok(Some(3)), Ok(6)));
         store.finish_rollback().unwrap();
-        // Further back than the journal reaches: numbers are not given twice all the same.
+        // The rollback goes beyond the journal's beginning. Numbers are still not given twice.
         store.commit(&[], Some(&Prune { below: 6, except: vec![] })).unwrap();
         store.begin_rollback(4, 2).unwrap();
         store.finish_rollback().unwrap();
@@ -791,7 +792,7 @@ mod tests {
     }
 
     #[test]
-    fn only_one_can_have_it_open() {
+    fn only_one_process_can_open_the_store() {
         let (folder, _store) = store();
         let error = Store::open(&folder.path().join("store.redb")).unwrap_err();
         assert_eq!(error.doing, "opening");

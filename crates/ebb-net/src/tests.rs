@@ -1,4 +1,5 @@
-//! Tests of the whole crate: a server and its clients, played message by message, over sockets, and on damaged input.
+//! Tests of the whole crate: a server and its clients, played message by message, over sockets, and on
+//! damaged input.
 
 mod fuzz;
 mod replay;

@@ -1,4 +1,4 @@
-//! The certificates of a server: read again when their files change, and until when they last.
+//! The certificates of a server: loaded again when their files change, and watched for expiry.
 
 use std::fs;
 use std::io;
@@ -21,29 +21,30 @@ use tonic::transport::server::Connected;
 use crate::digest::Digest;
 use crate::listener::{AcceptedStream, Connection};
 
-/// The files of a server's certificates, and whom it lets in. They are read again when they change.
+/// The files of a server's certificates and of its clients' authority. They are loaded again when they
+/// change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate and those it is signed by, as PEM.
+    /// The certificate chain, as PEM.
     pub certificate: PathBuf,
     /// Its private key, as PEM.
     pub key: PathBuf,
-    /// If given, clients must show a certificate that is signed by this one.
+    /// The authority that must have signed the certificates of clients. Without, clients need none.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Whoever's certificate ends sooner than this is warned of it.
+/// How long before its expiry a certificate is warned of, in seconds.
 const EXPIRY_WARNING_S: i64 = 30 * DAY_S;
 const DAY_S: i64 = 86_400;
 
-/// The certificates as they are on the disk now, or were when they could last be used.
+/// The certificates as they are on disk, or as they were when they were last valid.
 pub(crate) struct ReloadingTls {
     files: TlsFiles,
     state: Mutex<State>,
 }
 
 struct State {
-    /// The files as they were when they were last read, if only to find that they cannot be used.
+    /// The files as they were last loaded, successfully or not.
     stamps: Vec<FileStamp>,
     loaded: Loaded,
 }
@@ -56,10 +57,10 @@ struct Loaded {
     expiries: Vec<CertificateExpiry>,
 }
 
-/// Until when a certificate lasts.
+/// When a certificate expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CertificateExpiry {
-    /// What it is for: one word.
+    /// The purpose of the certificate: one word.
     pub(crate) purpose: &'static str,
     pub(crate) file: PathBuf,
     /// In seconds since 1970.
@@ -67,56 +68,56 @@ pub(crate) struct CertificateExpiry {
 }
 
 impl CertificateExpiry {
-    /// In seconds; below 0 once it has expired.
+    /// Seconds until it expires. Negative once it has.
     pub(crate) fn remaining_s(&self, unix_s: u64) -> i64 {
         self.expires_unix_s.saturating_sub_unsigned(unix_s)
     }
 
-    /// How long it lasts, if that is not long.
+    /// The seconds until it expires, if they are few.
     fn expires_soon_s(&self, unix_s: u64) -> Option<i64> {
         Some(self.remaining_s(unix_s)).filter(|&left_s| left_s < EXPIRY_WARNING_S)
     }
 }
 
 impl ReloadingTls {
-    /// Reads them for the first time: then they must do.
+    /// Loads the certificates for the first time, when they must be valid.
     pub(crate) fn open(files: TlsFiles) -> Result<Arc<ReloadingTls>, String> {
         let stamps = files.stamps();
         let loaded = files.load()?;
         Ok(Arc::new(ReloadingTls { files, state: Mutex::new(State { stamps, loaded }) }))
     }
 
-    /// How to shake hands now.
+    /// The current configuration of handshakes.
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.reload_if_changed().loaded.config)
     }
 
-    /// Until when the certificates last.
+    /// When the certificates expire.
     pub(crate) fn expiries(&self) -> Vec<CertificateExpiry> {
         self.reload_if_changed().loaded.expiries.clone()
     }
 
-    /// Warns of those that end soon.
+    /// Warns of certificates that expire soon.
     pub(crate) fn warn_of_expiry(&self, unix_s: u64) {
-        let remedy = "make new ones: ebbflow certs renew; they are read without a restart";
-        for lasts in self.expiries() {
-            let (of, file) = (lasts.purpose, lasts.file.display().to_string());
-            match lasts.expires_soon_s(unix_s) {
+        let remedy = "renew them with: ebbflow certs renew; the server loads them without a restart";
+        for expiries in self.expiries() {
+            let (of, file) = (expiries.purpose, expiries.file.display().to_string());
+            match expiries.expires_soon_s(unix_s) {
                 Some(1..) => {
-                    let days = lasts.remaining_s(unix_s) / DAY_S;
-                    tracing::warn!(of, file, days, remedy, "a certificate ends soon");
+                    let days = expiries.remaining_s(unix_s) / DAY_S;
+                    tracing::warn!(of, file, days, remedy, "a certificate expires soon");
                 }
                 Some(_) => {
-                    tracing::error!(of, file, remedy, "a certificate has expired: no client can come in");
+                    tracing::error!(of, file, remedy, "a certificate has expired: no client can connect");
                 }
                 None => {}
             }
         }
     }
 
-    /// Looks whether the files changed, and reads them if they did. What cannot be used changes nothing.
+    /// Loads the files again if they changed. Invalid ones change nothing.
     fn reload_if_changed(&self) -> MutexGuard<'_, State> {
-        // Before they are read: what is changed meanwhile is seen the next time.
+        // Read before the files, so that a change in between is noticed the next time.
         let stamps = self.files.stamps();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if stamps != state.stamps {
@@ -124,37 +125,40 @@ impl ReloadingTls {
             match self.files.load() {
                 Ok(loaded) => {
                     state.loaded = loaded;
-                    tracing::info!("the certificates changed and were read again");
+                    tracing::info!("the certificates changed and were loaded again");
                 }
                 Err(why) => {
-                    tracing::error!(why, "the certificates changed and cannot be used; the former ones stay");
+                    tracing::error!(
+                        why,
+                        "the certificates changed and cannot be used; the former ones stay in use"
+                    );
                 }
             }
         }
         state
     }
 
-    /// Shakes hands on a new connection, and passes it on if that comes to an end.
+    /// Performs the handshake of a new connection, and passes the connection on if it succeeds.
     pub(crate) async fn handshake(
         self: Arc<Self>,
-        taken: AcceptedStream,
-        door: Connection,
+        accepted: AcceptedStream,
+        connection: Connection,
         to: mpsc::Sender<io::Result<ServerStream>>,
     ) {
-        match TlsAcceptor::from(self.config()).accept(taken).await {
+        match TlsAcceptor::from(self.config()).accept(accepted).await {
             Ok(stream) => {
                 if let Some(key) = stream.get_ref().1.peer_certificates().and_then(public_key_digest) {
-                    door.set_certificate_key(key);
+                    connection.set_certificate_key(key);
                 }
-                // Nobody listens any more.
+                // The server stopped listening.
                 let _ = to.send(Ok(ServerStream::Encrypted(Box::new(stream)))).await;
             }
-            Err(error) => tracing::debug!(%error, "no TLS"),
+            Err(error) => tracing::debug!(%error, "a TLS handshake failed"),
         }
     }
 }
 
-/// The digest of the public key in a certificate: the same in one that was renewed with its key.
+/// The digest of the public key in a certificate, which a renewal with the same key keeps.
 fn public_key_digest(chain: &[CertificateDer<'static>]) -> Option<[u8; 32]> {
     let parsed = ParsedCertificate::try_from(chain.first()?).ok()?;
     Some(*Digest::of(&parsed.subject_public_key_info()).bytes())
@@ -178,20 +182,20 @@ impl TlsFiles {
             let bytes = fs::read(file).map_err(|error| of(file, &error))?;
             let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
             let found = found.map_err(|error| of(file, &error))?;
-            let none = || of(file, &"there is no certificate in it; give one as PEM");
+            let none = || of(file, &"it has no certificate; give one as PEM");
             if found.is_empty() { Err(none()) } else { Ok(found) }
         };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;
-        let mut lasts = Vec::new();
+        let mut expiries = Vec::new();
         let builder = match &self.client_ca {
             None => builder.with_no_client_auth(),
             Some(file) => {
                 let mut roots = RootCertStore::empty();
                 for certificate in certificates(file)? {
-                    lasts.extend(expiry_of("clients", file, &certificate));
+                    expiries.extend(expiry_of("clients", file, &certificate));
                     roots.add(certificate).map_err(|error| of(file, &error))?;
                 }
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
@@ -199,15 +203,15 @@ impl TlsFiles {
             }
         };
         let chain = certificates(&self.certificate)?;
-        lasts.extend(chain.iter().filter_map(|one| expiry_of("server", &self.certificate, one)));
+        expiries.extend(chain.iter().filter_map(|one| expiry_of("server", &self.certificate, one)));
         let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| of(&self.key, &error))?;
         let mut config =
             builder.with_single_cert(chain, key).map_err(|error| of(&self.certificate, &error))?;
         config.alpn_protocols.push(b"h2".to_vec());
-        // Of each kind the one that ends first.
-        lasts.sort_by_key(|one| (one.purpose, one.expires_unix_s));
-        lasts.dedup_by_key(|one| one.purpose);
-        Ok(Loaded { config: Arc::new(config), expiries: lasts })
+        // Of each purpose the one that expires first.
+        expiries.sort_by_key(|one| (one.purpose, one.expires_unix_s));
+        expiries.dedup_by_key(|one| one.purpose);
+        Ok(Loaded { config: Arc::new(config), expiries })
     }
 }
 
@@ -228,7 +232,7 @@ fn expiry_of(of: &'static str, file: &Path, certificate: &CertificateDer<'_>) ->
     })
 }
 
-/// A connection that can be served: plain, or once its handshake came to an end.
+/// A connection that can be served: plain, or after its handshake.
 pub(crate) enum ServerStream {
     Plain(AcceptedStream),
     Encrypted(Box<TlsStream<AcceptedStream>>),
@@ -238,7 +242,7 @@ impl Connected for ServerStream {
     type ConnectInfo = Connection;
     fn connect_info(&self) -> Connection {
         match self {
-            ServerStream::Plain(taken) => taken.connect_info(),
+            ServerStream::Plain(accepted) => accepted.connect_info(),
             ServerStream::Encrypted(stream) => stream.get_ref().0.connect_info(),
         }
     }
@@ -247,7 +251,7 @@ impl Connected for ServerStream {
 impl AsyncRead for ServerStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            ServerStream::Plain(taken) => Pin::new(taken).poll_read(cx, to),
+            ServerStream::Plain(accepted) => Pin::new(accepted).poll_read(cx, to),
             ServerStream::Encrypted(stream) => Pin::new(stream).poll_read(cx, to),
         }
     }
@@ -256,7 +260,7 @@ impl AsyncRead for ServerStream {
 impl AsyncWrite for ServerStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            ServerStream::Plain(taken) => Pin::new(taken).poll_write(cx, from),
+            ServerStream::Plain(accepted) => Pin::new(accepted).poll_write(cx, from),
             ServerStream::Encrypted(stream) => Pin::new(stream).poll_write(cx, from),
         }
     }
@@ -267,28 +271,28 @@ impl AsyncWrite for ServerStream {
         from: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            ServerStream::Plain(taken) => Pin::new(taken).poll_write_vectored(cx, from),
+            ServerStream::Plain(accepted) => Pin::new(accepted).poll_write_vectored(cx, from),
             ServerStream::Encrypted(stream) => Pin::new(stream).poll_write_vectored(cx, from),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            ServerStream::Plain(taken) => taken.is_write_vectored(),
+            ServerStream::Plain(accepted) => accepted.is_write_vectored(),
             ServerStream::Encrypted(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            ServerStream::Plain(taken) => Pin::new(taken).poll_flush(cx),
+            ServerStream::Plain(accepted) => Pin::new(accepted).poll_flush(cx),
             ServerStream::Encrypted(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            ServerStream::Plain(taken) => Pin::new(taken).poll_shutdown(cx),
+            ServerStream::Plain(accepted) => Pin::new(accepted).poll_shutdown(cx),
             ServerStream::Encrypted(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
@@ -300,7 +304,7 @@ mod tests {
 
     use super::*;
 
-    /// Files of a server whose certificate ends in 2027, and of clients whose ends in 2026.
+    /// Files of a server whose certificate expires in 2027, and of clients whose certificate expires in 2026.
     fn files(folder: &Path) -> TlsFiles {
         let ends = |name: &str, year| {
             let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
@@ -318,21 +322,21 @@ mod tests {
     #[test]
     fn certificate_expiry_is_read_and_warned_of_in_time() {
         let folder = tempfile::tempdir().unwrap();
-        let lasts = ReloadingTls::open(files(folder.path())).unwrap().expiries();
+        let expiries = ReloadingTls::open(files(folder.path())).unwrap().expiries();
         // The first of January of 2026 and of 2027.
         assert_eq!(
-            lasts.iter().map(|one| one.expires_unix_s).collect::<Vec<_>>(),
+            expiries.iter().map(|one| one.expires_unix_s).collect::<Vec<_>>(),
             [1_767_225_600, 1_798_761_600]
         );
-        assert_eq!(lasts.iter().map(|one| one.purpose).collect::<Vec<_>>(), ["clients", "server"]);
-        let soon = |unix_s| lasts.iter().map(|one| one.expires_soon_s(unix_s)).collect::<Vec<_>>();
+        assert_eq!(expiries.iter().map(|one| one.purpose).collect::<Vec<_>>(), ["clients", "server"]);
+        let soon = |unix_s| expiries.iter().map(|one| one.expires_soon_s(unix_s)).collect::<Vec<_>>();
         assert_eq!(soon(1_767_225_600 - EXPIRY_WARNING_S as u64), [None, None]);
         assert_eq!(soon(1_767_225_600 - EXPIRY_WARNING_S as u64 + 1), [Some(EXPIRY_WARNING_S - 1), None]);
         assert_eq!(soon(1_798_761_600), [Some(1_767_225_600 - 1_798_761_600), Some(0)]);
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn unusable_certificates_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let tls = files(folder.path());
         let check = |tls: TlsFiles, named: &Path| {

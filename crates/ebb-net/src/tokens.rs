@@ -1,8 +1,8 @@
-//! Enrolment tokens and tickets: what only this server can have given out, told by its key.
+//! Enrolment tokens and tickets, which only the server's key can have made.
 //!
-//! A token carries its own terms and a code over them, so that it can be made while the server runs or not; the
-//! server only counts its uses. A ticket is the same for one client's job, so that nobody can answer what it was not
-//! asked.
+//! A token carries its terms and a code over them, so that it can be made whether the server runs or not. The
+//! server only counts its uses. A ticket belongs to one client's job, so that no client can send an update
+//! that it was not asked for.
 
 use std::fmt;
 use std::fs;
@@ -21,7 +21,7 @@ const PREFIX: &str = "ebb-";
 const MAC_BYTES: usize = 16;
 const TERMS_BYTES: usize = 8 + 8 + 4 + 1;
 
-/// So many bytes that nobody can guess.
+/// Random bytes that no party can guess.
 ///
 /// # Panics
 /// When the system has no source of randomness.
@@ -31,9 +31,9 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// The file of a server's key.
+/// The name of the file of a server's key.
 pub const KEY_FILE: &str = "server.key";
-/// The file of the key that its tokens are made by, once the first ones were made void.
+/// The name of the file of the key for tokens, once earlier tokens were voided.
 const TOKEN_KEY_FILE: &str = "tokens.key";
 
 /// The key of a server.
@@ -48,9 +48,9 @@ impl fmt::Debug for Key {
 /// What a token allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Tells tokens apart.
+    /// The identity of the token.
     pub id: [u8; 8],
-    /// Until when, in seconds since 1970.
+    /// When it expires, in seconds since 1970.
     pub expires_unix_s: u64,
     /// How many clients may enrol with it.
     pub max_uses: u32,
@@ -58,21 +58,22 @@ pub struct Terms {
     pub allows_chosen_number: bool,
 }
 
-/// The answer to one job, and to no other.
+/// The proof that a client was given one particular job.
 pub type Ticket = [u8; MAC_BYTES];
 
 impl Key {
-    /// The key in this file; a new one if there is none.
+    /// The key in this file. Creates one if there is none.
     pub fn open_or_create(file: &Path) -> io::Result<Key> {
         let bytes = match fs::read(file) {
             Ok(bytes) if bytes.len() == 32 => bytes,
             Ok(_) => {
-                let message = "not the key of a server, which has 32 bytes; put back the one that was there, or remove it if that is lost: \
-                               then tokens are to be made anew, and answers that are under way are refused";
+                let message = "not the key of a server, which has 32 bytes; put back the former key. If it \
+                               is lost, remove this file: tokens must then be made again, and updates in \
+                               flight are refused";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, message));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                // Two may do so at once, a server and whoever makes a token: the first one's key counts.
+                // A server and `ebbflow token` may create it at once: the first key counts.
                 let bytes = random_bytes::<32>();
                 let own = file.with_extension(hex(&bytes[..4]));
                 write_private(&own, &bytes)?;
@@ -94,18 +95,19 @@ impl Key {
         Ok(Key::new(&bytes))
     }
 
-    /// The key that the tokens of the server in this folder are made by: its own, or the latest that made others void.
+    /// The key by which the tokens of the server in this folder are made: its own, or the latest one that
+    /// voided others.
     pub fn open_token_key(folder: &Path) -> io::Result<Key> {
         let file = folder.join(TOKEN_KEY_FILE);
         if !file.try_exists()? {
             return Key::open_or_create(&folder.join(KEY_FILE));
         }
-        // Without the file, tokens that were taken back would be good again.
+        // Without the file, voided tokens would be valid again.
         match fs::read(&file)? {
             bytes if bytes.len() == 32 => Ok(Key::new(&bytes)),
             _ => {
                 let message = format!(
-                    "{}: damaged; make another, by which tokens are to be made anew: ebbflow revoke {} --tokens",
+                    "{}: damaged; make another key, and then new tokens: ebbflow revoke {} --tokens",
                     file.display(),
                     folder.display()
                 );
@@ -114,12 +116,12 @@ impl Key {
         }
     }
 
-    /// Makes all tokens void that were made so far; who enrolled with them stays.
+    /// Voids all tokens made so far. Clients that enrolled with them stay.
     pub fn void_tokens(folder: &Path) -> io::Result<()> {
         write_private(&folder.join(TOKEN_KEY_FILE), &random_bytes::<32>())
     }
 
-    /// A key of these bytes.
+    /// The key of these bytes.
     pub fn new(bytes: &[u8]) -> Key {
         Key(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
@@ -138,8 +140,8 @@ impl Key {
         constant_time_eq(&self.truncated_mac("token", terms), code).then(|| Terms::from_bytes(terms))
     }
 
-    /// The ticket of a client's job in a round, which starts from this model. After a restore from a backup the same
-    /// round has another model, and so another ticket.
+    /// The ticket of a client's job in a round that starts from this model. After a restore from a backup the
+    /// same round has another model, and so another ticket.
     pub fn ticket(&self, client: ClientId, round: RoundNo, model: &Digest) -> Ticket {
         let mut bytes = client.number().to_le_bytes().to_vec();
         bytes.extend(round.to_le_bytes());
@@ -147,8 +149,8 @@ impl Key {
         self.truncated_mac("ticket", &bytes)
     }
 
-    /// The key of one incarnation of a server: what an earlier one gave out is void. The first, all zeros,
-    /// has the key itself.
+    /// The key of one incarnation of a server, by which tickets of earlier incarnations are void. The first
+    /// incarnation, all zeros, has the key itself.
     #[must_use]
     pub fn of_incarnation(self, incarnation: &[u8; 16]) -> Key {
         match incarnation {
@@ -157,7 +159,7 @@ impl Key {
         }
     }
 
-    /// A number that only the key tells.
+    /// A number derived from the key.
     pub fn derived_number(&self, purpose: &str) -> u64 {
         let code = self.mac(purpose, &[]);
         u64::from_le_bytes(code[..8].try_into().expect("a code has 32 bytes"))
@@ -177,7 +179,7 @@ impl Key {
 }
 
 impl Terms {
-    fn to_bytes(&self) -> [u8; TERMS_BYTES] {
+    fn to_bytes(self) -> [u8; TERMS_BYTES] {
         let mut bytes = [0; TERMS_BYTES];
         bytes[..8].copy_from_slice(&self.id);
         bytes[8..16].copy_from_slice(&self.expires_unix_s.to_le_bytes());
@@ -196,24 +198,23 @@ impl Terms {
     }
 }
 
-/// Whether two secrets are the same, in a time that does not tell how far they agree.
+/// Whether two secrets are equal, in a time that does not depend on how much of them agrees.
 pub(crate) fn constant_time_eq(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |all, (one, other)| all | (one ^ other)) == 0
 }
 
-/// What is kept of a secret: enough to know it again, not to show it.
+/// The digest of a secret, by which the secret can be checked but not shown.
 pub(crate) fn secret_digest(secret: &[u8]) -> [u8; 32] {
     *Digest::of(secret).bytes()
 }
 
-/// The key of tokens as a server has it: read again when one of its files changed.
+/// The key of tokens in a running server, read again when one of its files changes.
 pub(crate) struct TokenKey {
     folder: PathBuf,
     cached: Mutex<Option<(FileStamps, Arc<Key>)>>,
 }
 
-/// What tells each of the two files from the one that was there before: how long it is, and when it was
-/// written.
+/// What shows that one of the two files changed: its length, and when it was written.
 type FileStamps = [Option<(u64, Option<SystemTime>)>; 2];
 
 impl TokenKey {
@@ -221,14 +222,14 @@ impl TokenKey {
         TokenKey { folder, cached: Mutex::new(None) }
     }
 
-    /// The key that tokens are made by now.
+    /// The current key of tokens.
     pub(crate) fn key(&self) -> io::Result<Arc<Key>> {
         let stamp = |name| match fs::metadata(self.folder.join(name)) {
             Ok(found) => Ok(Some((found.len(), found.modified().ok()))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         };
-        // Looked at before they are read: what changes in between is seen the next time.
+        // Read before the files, so that a change in between is noticed the next time.
         let stamps: FileStamps = [stamp(KEY_FILE)?, stamp(TOKEN_KEY_FILE)?];
         let mut held = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, key)) = held.as_ref().filter(|(seen, _)| *seen == stamps) {
@@ -240,12 +241,12 @@ impl TokenKey {
     }
 }
 
-/// Writes a file that only its owner can read; it is there as a whole or not at all. Where root writes it, it
-/// belongs to whom its folder belongs to: the server that reads it need not be root.
+/// Writes a file that only its owner can read, completely or not at all. If root writes it, the folder's
+/// owner gets it, because the server that reads it need not be root.
 pub fn write_private(file: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut new = file.as_os_str().to_owned();
     new.push(".new");
-    // Left over, or put there by somebody: never written into, and a link is not followed.
+    // A leftover or planted file is never written into, and a link is not followed.
     match fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -262,7 +263,7 @@ pub fn write_private(file: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_folder_of(file)
 }
 
-/// Gives a file that root made to whom its folder belongs.
+/// Gives a file that root made to the owner of its folder.
 pub fn give_to_owner_of_folder(to: &fs::File, file: &Path) -> io::Result<()> {
     #[cfg(unix)]
     {
@@ -284,9 +285,10 @@ fn folder_of(file: &Path) -> &Path {
     }
 }
 
-/// Makes the name of a file safe: without, it may be gone after a loss of power, though what is in the file is not.
+/// Makes the name of a file durable. After a loss of power it may otherwise be gone, though its content is
+/// not.
 pub(crate) fn sync_folder_of(file: &Path) -> io::Result<()> {
-    // Elsewhere a folder cannot be opened as a file.
+    // On other systems a folder cannot be opened as a file.
     if cfg!(unix) { fs::File::open(folder_of(file))?.sync_all() } else { Ok(()) }
 }
 
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_can_be_made_void_and_new_ones_made() {
+    fn tokens_can_be_voided_and_new_ones_made() {
         let folder = tempfile::tempdir().unwrap();
         let key = || Key::open_token_key(folder.path()).unwrap();
         let first = key().token(&terms());
@@ -365,13 +367,13 @@ mod tests {
     }
 
     #[test]
-    fn a_server_sees_at_once_that_its_tokens_were_made_void() {
+    fn a_server_notices_at_once_that_its_tokens_were_voided() {
         let folder = tempfile::tempdir().unwrap();
         Key::open_token_key(folder.path()).unwrap();
         let held = TokenKey::new(folder.path().to_owned());
         let first = held.key().unwrap();
         let token = first.token(&terms());
-        // It is not read again as long as nothing changed.
+        // It is not read again while nothing changes.
         assert!(Arc::ptr_eq(&first, &held.key().unwrap()));
         for _ in 0..3 {
             let before = held.key().unwrap();
@@ -387,7 +389,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_is_private_follows_no_link_and_keeps_the_owner_of_its_folder() {
+    fn private_files_follow_no_link_and_keep_the_owner_of_their_folder() {
         use std::os::unix::fs::{MetadataExt, chown, symlink};
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("run");

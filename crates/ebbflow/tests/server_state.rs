@@ -145,7 +145,7 @@ fn a_journal_of_another_time_changes_nothing_and_the_run_can_go_back_to_it() {
     let (code, message) = Server::start(&fleet.file, &out).map(Server::kill).unwrap_err();
     assert_eq!(code, Some(1), "{message}");
     assert!(
-        message.contains("they are not of one time") && message.contains("ebbflow rollback"),
+        message.contains("they are of different times") && message.contains("ebbflow rollback"),
         "{message}"
     );
     assert_eq!(lines(&out), before);

@@ -651,8 +651,8 @@ fn a_client_sends_its_secret_in_plain_text_only_with_a_flag() {
     let error = fail(&["join", "http://server.example:7700", "--home", &state_dir, "--token", "ebb-00"]);
     assert_eq!(
         error.trim_end(),
-        "error: http://server.example:7700: everybody on the way could read who this client is and what it sends; use https://, or give \
-         --plain if something else protects it"
+        "error: http://server.example:7700: every party on the path could read this client's secret and its updates; use https://, or give \
+         --plain if something else protects the connection"
     );
     assert!(!Path::new(&state_dir).exists(), "nothing was begun");
 }

@@ -1,4 +1,4 @@
-//! Where a server is, how it is trusted, and what to do where it is not.
+//! The address of a server, how it is trusted, and how to remedy connection problems.
 
 use std::error::Error;
 use std::io;
@@ -14,8 +14,8 @@ use super::{JoinError, JoinOptions};
 use crate::server::error_chain;
 
 /// How to connect to the server.
-pub(super) fn endpoint(joining: &JoinOptions) -> Result<Endpoint, JoinError> {
-    let url = &joining.url;
+pub(super) fn endpoint(options: &JoinOptions) -> Result<Endpoint, JoinError> {
+    let url = &options.url;
     let unusable = |message: &str| JoinError::Unusable(format!("{url}: {message}"));
     let form = "give https://host:port, or http://host:port";
     let endpoint = Endpoint::from_shared(url.clone())
@@ -29,45 +29,45 @@ pub(super) fn endpoint(joining: &JoinOptions) -> Result<Endpoint, JoinError> {
         .initial_connection_window_size(2 << 20);
     match endpoint.uri().scheme_str() {
         Some("https") => {
-            let mut tls = match &joining.ca {
+            let mut tls = match &options.ca {
                 Some(ca) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)),
                 None => ClientTlsConfig::new().with_enabled_roots(),
             };
-            if let Some(name) = &joining.server_name {
+            if let Some(name) = &options.server_name {
                 tls = tls.domain_name(name);
             }
-            if let Some((certificate, key)) = &joining.identity {
+            if let Some((certificate, key)) = &options.identity {
                 tls = tls.identity(Identity::from_pem(certificate, key));
             }
             endpoint.tls_config(tls).map_err(|error| {
-                let remedy = match joining.ca {
-                    Some(_) => "look at the certificates given",
-                    None => "give the certificate that the server's is signed by: --ca FILE",
+                let remedy = match options.ca {
+                    Some(_) => "check the given certificates",
+                    None => "give the certificate of the server's authority: --ca FILE",
                 };
                 unusable(&format!("{}; {remedy}", error_chain(&error)))
             })
         }
-        Some("http") if joining.allow_plaintext || is_loopback(endpoint.uri()) => Ok(endpoint),
+        Some("http") if options.allow_plaintext || is_loopback(endpoint.uri()) => Ok(endpoint),
         Some("http") => Err(unusable(
-            "everybody on the way could read who this client is and what it sends; use https://, or give --plain if something else \
-             protects it",
+            "every party on the path could read this client's secret and its updates; use https://, or give \
+             --plain if something else protects the connection",
         )),
         _ => Err(unusable(form)),
     }
 }
 
-/// Whether an address is of this machine.
+/// Whether an address is on this machine.
 fn is_loopback(uri: &Uri) -> bool {
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// What to do about a server's certificate that will not do, if it is for that that there is no connection: asking again would not help.
-pub(super) fn certificate_problem(error: &(dyn Error + 'static), joining: &JoinOptions) -> Option<String> {
+/// The remedy if the server's certificate is the reason for a failed connection and a retry would not help.
+pub(super) fn certificate_problem(error: &(dyn Error + 'static), options: &JoinOptions) -> Option<String> {
     let wrong = tls_error(error)?;
     let (what, remedy) = match wrong {
         rustls::Error::InvalidCertificate(certificate) => match certificate {
-            // It may be renewed any time, and so may the clock be set.
+            // The certificate may be renewed at any time, and the clock may be set.
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
@@ -76,23 +76,23 @@ pub(super) fn certificate_problem(error: &(dyn Error + 'static), joining: &JoinO
                 "the server's certificate is for another name",
                 "use a name that is in it, or give it by --server-name NAME",
             ),
-            _ if joining.ca.is_none() => (
+            _ if options.ca.is_none() => (
                 "the server's certificate is not trusted by this machine",
-                "give the one that it is signed by: --ca FILE",
+                "give the certificate of its authority: --ca FILE",
             ),
             _ => (
-                "the server's certificate is not signed by the one given by --ca",
-                "give the one that it is signed by",
+                "the server's certificate is not signed by the authority given by --ca",
+                "give the authority that signed it",
             ),
         },
         _ => return None,
     };
-    // What is wrong may quote names from the certificate.
-    Some(format!("{}: {what} ({}); {remedy}", joining.url, sanitized(&wrong.to_string())))
+    // The error may quote names from the certificate.
+    Some(format!("{}: {what} ({}); {remedy}", options.url, sanitized(&wrong.to_string())))
 }
 
-/// Why a connection could not be had or was lost, shortly and fit to be shown, with what it may be about.
-pub(super) fn connection_problem(status: &Status, joining: &JoinOptions) -> String {
+/// Why a connection failed or was lost, in short and safe to print, with a likely cause.
+pub(super) fn connection_problem(status: &Status, options: &JoinOptions) -> String {
     let mut why = match status.message() {
         "" => status.code().to_string(),
         message => message.to_owned(),
@@ -101,27 +101,27 @@ pub(super) fn connection_problem(status: &Status, joining: &JoinOptions) -> Stri
         let more = error_chain(source);
         why = if more.contains(&why) { more } else { format!("{why}: {more}") };
     }
-    let secure = joining.url.starts_with("https");
+    let secure = options.url.starts_with("https");
     let hint = if secure && why.contains("InvalidContentType") {
-        "; nobody speaks TLS there: is it http://, or another port?"
+        "; the server does not speak TLS there: is it http://, or another port?"
     } else if !secure && (why.contains("FRAME_SIZE_ERROR") || why.contains("frame with invalid size")) {
-        "; nobody speaks gRPC without TLS there: is it https://, or another port?"
-    } else if secure && joining.identity.is_none() && why.contains("cancel") {
-        "; does the server want a certificate of the client's own? It is given by --cert and --key"
+        "; the server does not speak gRPC without TLS there: is it https://, or another port?"
+    } else if secure && options.identity.is_none() && why.contains("cancel") {
+        "; does the server require a client certificate? Give it by --cert and --key"
     } else {
         ""
     };
     sanitized(&why) + hint
 }
 
-/// What went wrong with TLS, if that is at the bottom of an error.
+/// The TLS error at the root of an error, if there is one.
 fn tls_error<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(found) = error.downcast_ref() {
             return Some(found);
         }
-        // An I/O error hides what it was made from: its source is that one's.
+        // An I/O error hides the error that it wraps: its source is the source of that one.
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         next = match inner {
             Some(inner) => Some(inner),
@@ -136,12 +136,12 @@ mod tests {
     use super::*;
 
     fn check(url: &str, plain: bool) -> Result<(), String> {
-        let joining = JoinOptions { url: url.to_owned(), allow_plaintext: plain, ..JoinOptions::default() };
-        endpoint(&joining).map(|_| ()).map_err(|error| error.to_string())
+        let options = JoinOptions { url: url.to_owned(), allow_plaintext: plain, ..JoinOptions::default() };
+        endpoint(&options).map(|_| ()).map_err(|error| error.to_string())
     }
 
     #[test]
-    fn addresses_that_cannot_be_are_named() {
+    fn invalid_addresses_are_named() {
         for url in ["", "host:1", "ftp://host", "http://"] {
             let error = check(url, true).unwrap_err();
             assert!(error.contains("give https://host:port"), "{url}: {error}");
@@ -162,20 +162,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_certificate_is_found_however_deep_it_lies() {
+    fn a_certificate_error_is_found_at_any_depth() {
         let check = |error: rustls::Error, ca: bool| {
-            let joining = JoinOptions { ca: ca.then(String::new), ..JoinOptions::default() };
+            let options = JoinOptions { ca: ca.then(String::new), ..JoinOptions::default() };
             certificate_problem(
                 &io::Error::other(io::Error::new(io::ErrorKind::InvalidData, error)),
-                &joining,
+                &options,
             )
         };
         let unknown = || rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer);
-        assert!(check(unknown(), false).unwrap().contains("give the one that it is signed by: --ca FILE"));
-        assert!(check(unknown(), true).unwrap().contains("not signed by the one given"));
+        assert!(
+            check(unknown(), false).unwrap().contains("give the certificate of its authority: --ca FILE")
+        );
+        assert!(check(unknown(), true).unwrap().contains("not signed by the authority given"));
         let name = rustls::Error::InvalidCertificate(CertificateError::NotValidForName);
         assert!(check(name, true).unwrap().contains("--server-name"));
-        // These may mend themselves.
+        // These problems may resolve themselves.
         assert_eq!(check(rustls::Error::InvalidCertificate(CertificateError::Expired), true), None);
         assert_eq!(check(rustls::Error::HandshakeNotComplete, true), None);
         assert_eq!(certificate_problem(&io::Error::other("refused"), &JoinOptions::default()), None);

@@ -1,4 +1,5 @@
-//! What a client is about: a job, or a question. It gets the model, works on its own thread, and has something to say.
+//! What a client works on: a job or a query. It downloads the model, works on a thread of its own, and sends
+//! the result.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,13 +16,13 @@ use super::checks::{self, InvalidMessage};
 use super::{Interrupter, JobControl, Trainer};
 use crate::wire;
 
-/// What was asked, and has been checked.
+/// A request of the server, checked.
 #[derive(Clone, Debug)]
 pub(super) enum ServerRequest {
     Job(checks::JobRequest),
     Probe(checks::ProbeRequest),
     Evaluate(checks::EvaluateRequest),
-    /// The answer to a job was there before the client was started: its round and its ticket.
+    /// An update that was finished before the client was restarted: its round and its ticket.
     Resubmit(RoundNo, Bytes),
 }
 
@@ -45,12 +46,12 @@ impl ServerRequest {
         }
     }
 
-    /// Whether it is the job of a round.
+    /// Whether it is the job of this round.
     pub(super) fn is_job_of(&self, round: RoundNo) -> bool {
         self.ticket().is_some() && self.round() == round
     }
 
-    /// The model it is about.
+    /// The model that it needs.
     pub(super) fn model_ref(&self) -> Option<&checks::ModelRef> {
         match self {
             ServerRequest::Job(job) => Some(&job.model),
@@ -60,7 +61,7 @@ impl ServerRequest {
         }
     }
 
-    /// How many steps it takes a client with so many samples; nothing, if it keeps no account of them.
+    /// How many steps it takes a client with N samples. 0 if no losses of steps are kept.
     pub(super) fn steps(&self, samples: u32) -> u32 {
         match self {
             ServerRequest::Job(job) => job.work.steps(samples).get(),
@@ -69,45 +70,45 @@ impl ServerRequest {
     }
 }
 
-/// Why a client does not do what it was asked. The server hears what kind of reason it is, and nothing of
-/// this machine: messages of trainers name files and rows.
+/// Why a client declines a request. The server learns the category only, because messages of trainers name
+/// files and rows of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum DeclineReason {
-    /// The server says what cannot be.
+    /// A message of the server is invalid.
     InvalidMessage(InvalidMessage),
-    /// It needs more memory than this client gives.
+    /// It needs more memory than this client allows.
     MemoryLimit { needed_bytes: u64, most_bytes: u64 },
-    /// It took longer than this client gives.
+    /// It took longer than this client allows.
     TimeLimit,
-    /// The server ended it before the model was there.
+    /// The server stopped it before the model was downloaded.
     Stopped,
-    /// There is no such model any more.
+    /// The server no longer has the model.
     ModelGone,
-    /// The server does not take the answer.
+    /// The server does not accept the update.
     NotAccepted,
     /// Not one step was done.
     NoStep,
-    /// What went wrong with the trainer.
+    /// The trainer failed.
     Trainer(String),
 }
 
 impl DeclineReason {
-    /// For the server.
+    /// The description that is sent to the server.
     pub(super) fn category(&self) -> String {
         match self {
-            // The server's own words.
+            // The value came from the server.
             DeclineReason::InvalidMessage(InvalidMessage { field, value, .. }) => {
                 format!("unsound: {field} = {value}")
             }
             DeclineReason::MemoryLimit { needed_bytes, .. } => {
-                format!("memory: the job needs {needed_bytes} bytes, more than this client gives")
+                format!("memory: the job needs {needed_bytes} bytes, more than this client allows")
             }
-            DeclineReason::TimeLimit => "time: the job takes longer than this client gives".to_owned(),
-            DeclineReason::Stopped => "stopped: the time was over before the model was there".to_owned(),
-            DeclineReason::ModelGone => "gone: the model is not to be had any more".to_owned(),
-            DeclineReason::NotAccepted => "untakable: the server does not take the answer".to_owned(),
-            DeclineReason::NoStep => "no step: not one was done".to_owned(),
-            DeclineReason::Trainer(_) => "trainer: it failed, as this client's own log says".to_owned(),
+            DeclineReason::TimeLimit => "time: the job takes longer than this client allows".to_owned(),
+            DeclineReason::Stopped => "stopped: the time was over before the model was downloaded".to_owned(),
+            DeclineReason::ModelGone => "gone: the server no longer has the model".to_owned(),
+            DeclineReason::NotAccepted => "untakable: the server does not accept the update".to_owned(),
+            DeclineReason::NoStep => "no step: not one step was done".to_owned(),
+            DeclineReason::Trainer(_) => "trainer: it failed, see the log of this client".to_owned(),
         }
     }
 }
@@ -115,14 +116,14 @@ impl DeclineReason {
 impl fmt::Display for DeclineReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DeclineReason::InvalidMessage(unsound) => unsound.fmt(f),
+            DeclineReason::InvalidMessage(invalid) => invalid.fmt(f),
             DeclineReason::MemoryLimit { needed_bytes, most_bytes } => write!(
                 f,
-                "the job needs {needed_bytes} bytes by an estimate, and this client gives {most_bytes}; if it has more, say so by \
-                 --most-memory"
+                "the job needs {needed_bytes} bytes by an estimate, and this client allows {most_bytes}; if \
+                 it has more, raise --most-memory"
             ),
             DeclineReason::TimeLimit => {
-                f.write_str("the job took longer than this client gives (--most-job-s)")
+                f.write_str("the job took longer than this client allows (--most-job-s)")
             }
             DeclineReason::Trainer(message) => f.write_str(message),
             other => f.write_str(&other.category()),
@@ -130,35 +131,35 @@ impl fmt::Display for DeclineReason {
     }
 }
 
-/// How far an errand is.
+/// The progress of a job.
 pub(super) enum Stage {
-    /// The model is being fetched; so much is there, also of a transfer that broke.
+    /// The model is being downloaded. The bytes survive a broken transfer.
     Fetching(Arc<Mutex<BytesMut>>),
-    /// Its thread is at work.
+    /// The trainer's thread runs.
     Running(Arc<JobControl>, oneshot::Receiver<Result<JobResult, String>>),
-    /// The answer waits to be sent, or to be settled.
+    /// The update waits to be sent, or to be settled.
     Submitting(Box<PendingUpdate>),
 }
 
-/// An answer, and its vectors.
+/// An update and its vectors.
 pub(super) struct PendingUpdate {
     pub(super) message: wire::Answer,
     pub(super) packed: Bytes,
-    /// The session in which it was sent, if it was: in another it is sent again.
+    /// The session in which it was sent, if it was. In another session it is sent again.
     pub(super) sent_in: Option<Bytes>,
 }
 
-/// One errand.
+/// The current job or query.
 pub(super) struct ActiveJob {
     pub(super) request: ServerRequest,
     pub(super) stage: Stage,
 }
 
-/// What came of the work.
+/// The result of the work.
 #[derive(Debug)]
 pub(super) enum JobResult {
-    /// An update, and how long a step took in seconds; nothing, if not one step was done.
-    Trained(Option<(TrainedUpdate, f64)>),
+    /// An update, and how long a step took in seconds. `None` if not one step was done.
+    Update(Option<(TrainedUpdate, f64)>),
     Loss(f32, u32),
     Evaluated(Tally),
 }
@@ -166,20 +167,20 @@ pub(super) enum JobResult {
 pub(super) type SharedTrainer = Arc<Mutex<Box<dyn Trainer>>>;
 
 impl ActiveJob {
-    pub(super) fn new(wanted: ServerRequest) -> ActiveJob {
-        ActiveJob { request: wanted, stage: Stage::Fetching(Arc::default()) }
+    pub(super) fn new(request: ServerRequest) -> ActiveJob {
+        ActiveJob { request, stage: Stage::Fetching(Arc::default()) }
     }
 
-    /// One whose work was done before the client was started.
+    /// A job whose work was done before the client was restarted.
     pub(super) fn resubmit(answer: wire::Answer, packed: Bytes) -> ActiveJob {
-        let wanted = ServerRequest::Resubmit(answer.round, answer.ticket.clone());
+        let request = ServerRequest::Resubmit(answer.round, answer.ticket.clone());
         ActiveJob {
-            request: wanted,
+            request,
             stage: Stage::Submitting(Box::new(PendingUpdate { message: answer, packed, sent_in: None })),
         }
     }
 
-    /// The job in hand, if it is one.
+    /// The job in flight, if it is one.
     pub(super) fn in_hand(&self) -> Option<wire::InHand> {
         let ticket = self.request.ticket()?.clone();
         Some(wire::InHand { round: self.request.round(), ticket })
@@ -187,13 +188,13 @@ impl ActiveJob {
 
     pub(super) fn steps(&self) -> u32 {
         match &self.stage {
-            Stage::Running(at_work, _) => at_work.steps(),
-            Stage::Submitting(answering) => answering.message.steps,
+            Stage::Running(control, _) => control.steps(),
+            Stage::Submitting(pending_update) => pending_update.message.steps,
             Stage::Fetching(_) => 0,
         }
     }
 
-    /// Begins the work, which is told to end after so long, whether there is a connection then or not.
+    /// Begins the work, which stops after this long, connected or not.
     pub(super) fn begin(
         &mut self,
         (trainer, interrupter): (&SharedTrainer, Option<&Interrupter>),
@@ -201,44 +202,44 @@ impl ActiveJob {
         memory: Arc<Parcel>,
         longest: Option<Duration>,
     ) {
-        let at_work = Arc::new(JobControl::default());
+        let control = Arc::new(JobControl::default());
         let timer = longest.map(|longest| {
-            let ends = time_out_after(longest, Arc::clone(&at_work), interrupter.cloned());
-            tokio::spawn(ends).abort_handle()
+            let finish = time_out_after(longest, Arc::clone(&control), interrupter.cloned());
+            tokio::spawn(finish).abort_handle()
         });
         let (to, from) = oneshot::channel();
-        let (wanted, trainer, watched) = (self.request.clone(), Arc::clone(trainer), Arc::clone(&at_work));
+        let (request, trainer, running_control) =
+            (self.request.clone(), Arc::clone(trainer), Arc::clone(&control));
         tokio::task::spawn_blocking(move || {
             let mut trainer = trainer.lock().unwrap_or_else(PoisonError::into_inner);
-            let ends = FinishOnDrop(&watched);
-            let came = run_request(trainer.as_mut(), &wanted, global, &memory, ends.0);
-            drop(ends);
+            let finish = FinishOnDrop(&running_control);
+            let result = run_request(trainer.as_mut(), &request, global, &memory, finish.0);
+            drop(finish);
             timer.iter().for_each(AbortHandle::abort);
-            // Whoever asked may not want it any more.
-            let _ = to.send(came);
+            // The receiver may have dropped the job.
+            let _ = to.send(result);
         });
-        self.stage = Stage::Running(at_work, from);
+        self.stage = Stage::Running(control, from);
     }
 }
 
-/// Tells a trainer that its time is over once it has taken so long, and keeps that it was.
-async fn time_out_after(longest: Duration, at_work: Arc<JobControl>, interrupter: Option<Interrupter>) {
+/// Stops a trainer that exceeds the time limit, and notes that.
+async fn time_out_after(longest: Duration, control: Arc<JobControl>, interrupter: Option<Interrupter>) {
     tokio::time::sleep(longest).await;
-    if !at_work.has_finished() {
+    if !control.has_finished() {
         tracing::warn!(
             longest_s = longest.as_secs_f64(),
-            "a job takes longer than this client gives (--most-job-s)"
+            "a job takes longer than this client allows (--most-job-s)"
         );
-        at_work.mark_timed_out();
-        request_stop(&at_work, interrupter.as_ref(), INTERRUPT_AFTER.max(longest));
+        control.mark_timed_out();
+        request_stop(&control, interrupter.as_ref(), INTERRUPT_AFTER.max(longest));
     }
 }
 
-/// How long a trainer may go on when its time is over, before it is interrupted; longer, if it was at it for
-/// longer.
+/// How long a stopped trainer may continue before it is interrupted. Longer if it ran for longer.
 pub(super) const INTERRUPT_AFTER: Duration = Duration::from_secs(300);
 
-/// The trainer returns, if only by a panic.
+/// Notes that the trainer returned, even by a panic.
 struct FinishOnDrop<'w>(&'w JobControl);
 
 impl Drop for FinishOnDrop<'_> {
@@ -247,19 +248,19 @@ impl Drop for FinishOnDrop<'_> {
     }
 }
 
-/// Tells a trainer that its time is over; one that is still at it after so long is interrupted.
+/// Stops a trainer, and interrupts it if it still runs after this long.
 pub(super) fn request_stop(
-    at_work: &Arc<JobControl>,
+    control: &Arc<JobControl>,
     interrupter: Option<&Interrupter>,
     patience: Duration,
 ) -> Option<JoinHandle<()>> {
-    at_work.request_stop();
-    let (at_work, interrupt) = (Arc::clone(at_work), Arc::clone(interrupter?));
+    control.request_stop();
+    let (control, interrupt) = (Arc::clone(control), Arc::clone(interrupter?));
     Some(tokio::spawn(async move {
         tokio::time::sleep(patience).await;
-        if !at_work.has_finished() {
-            tracing::warn!("training does not end though its time is over, and is interrupted");
-            // It may take a while, and whether it worked is seen by the trainer.
+        if !control.has_finished() {
+            tracing::warn!("training continues after its time is over, and is interrupted");
+            // The interrupter may block. The trainer itself reports whether it worked.
             let _ = tokio::task::spawn_blocking(move || interrupt()).await;
         }
     }))
@@ -267,18 +268,18 @@ pub(super) fn request_stop(
 
 fn run_request(
     trainer: &mut dyn Trainer,
-    wanted: &ServerRequest,
+    request: &ServerRequest,
     global: Arc<Parcel>,
     memory: &Arc<Parcel>,
-    at_work: &JobControl,
+    control: &JobControl,
 ) -> Result<JobResult, String> {
-    match wanted {
-        ServerRequest::Job(checks::JobRequest { round, learning_rate: rate, work, .. }) => {
-            let job = Job { round: *round, global, learning_rate: *rate, work: *work };
+    match request {
+        ServerRequest::Job(checks::JobRequest { round, learning_rate, work, .. }) => {
+            let job = Job { round: *round, global, learning_rate: *learning_rate, work: *work };
             let began = Instant::now();
-            let trained = trainer.train(&job, memory, at_work)?;
+            let trained = trainer.train(&job, memory, control)?;
             let took_s = began.elapsed().as_secs_f64();
-            Ok(JobResult::Trained(trained.map(|trained| {
+            Ok(JobResult::Update(trained.map(|trained| {
                 let steps = f64::from(trained.update.steps.get());
                 (trained, took_s / steps)
             })))
@@ -288,9 +289,7 @@ fn run_request(
             Ok(JobResult::Loss(trainer.loss(&job, *samples)?, job.work.steps(trainer.samples()).get()))
         }
         ServerRequest::Evaluate(_) => Ok(JobResult::Evaluated(trainer.evaluate(&global.model)?)),
-        ServerRequest::Resubmit(..) => {
-            Err("there is nothing to be done for an answer that is there".to_owned())
-        }
+        ServerRequest::Resubmit(..) => Err("a finished update needs no work".to_owned()),
     }
 }
 
@@ -299,17 +298,17 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn only_a_trainer_that_does_not_end_is_interrupted() {
-        for (ends, interrupted) in [(true, 0), (false, 1)] {
-            let (at_work, calls) = (Arc::new(JobControl::default()), Arc::new(Mutex::new(0)));
+    async fn only_a_trainer_that_does_not_stop_is_interrupted() {
+        for (finish, interrupted) in [(true, 0), (false, 1)] {
+            let (control, calls) = (Arc::new(JobControl::default()), Arc::new(Mutex::new(0)));
             let counted = Arc::clone(&calls);
             let interrupter: Interrupter = Arc::new(move || *counted.lock().unwrap() += 1);
-            if ends {
-                at_work.finish();
+            if finish {
+                control.finish();
             }
-            request_stop(&at_work, Some(&interrupter), Duration::ZERO).unwrap().await.unwrap();
-            assert!(at_work.is_stopped());
-            assert_eq!(*calls.lock().unwrap(), interrupted, "ends: {ends}");
+            request_stop(&control, Some(&interrupter), Duration::ZERO).unwrap().await.unwrap();
+            assert!(control.is_stopped());
+            assert_eq!(*calls.lock().unwrap(), interrupted, "ends: {finish}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! What a client gives at most, whatever its server asks.
+//! The most memory and time that a client gives, whatever its server asks for.
 
 use std::time::Duration;
 
-/// What a client gives at most.
+/// The most that a client gives to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientLimits {
-    /// Bytes that a job may need, as [`GuardLimits::needed_bytes`] estimates it.
+    /// Bytes that a job may need, as [`ClientLimits::needed_bytes`] estimates them.
     pub memory_bytes: u64,
-    /// How long a job may take; without, as long as the server lets it.
+    /// How long a job may take. Without, as long as the server allows.
     pub job_time: Option<Duration>,
 }
 
@@ -17,20 +17,19 @@ impl Default for ClientLimits {
     }
 }
 
-/// Room for a model of 134 million numbers.
+/// Enough for a model of 134 million parameters.
 pub const DEFAULT_MEMORY_BYTES: u64 = 4 << 30;
 
-/// So many vectors of the model's length are held at once for the model, and as many for each vector beside
-/// it: as it came, the client's copy, its gradient, two moments, the update, what rounding took from it, and
-/// what is remembered.
+/// Copies held at once of the model and of each side vector: packed, unpacked, gradient, two moments, update,
+/// rounding residue and client memory.
 const VECTOR_COPIES: u64 = 8;
 
-/// The loss of every step is kept until the job is done.
+/// Bytes per step: the loss of every step is kept until the job is done.
 const STEP_BYTES: u64 = 8;
 
 impl ClientLimits {
-    /// What a job needs, by an estimate: what is fetched, eight times the model and the vectors beside it,
-    /// and eight bytes a step. The client's data and the inner layers of its network are not in it.
+    /// Estimates the memory of a job: the download, eight times the model with its side vectors, and eight
+    /// bytes a step. The client's data and the activations of its network are not included.
     pub fn needed_bytes(numbers: usize, sides: usize, fetched_bytes: u64, steps: u32) -> u64 {
         let vectors = (1 + sides as u64).saturating_mul(VECTOR_COPIES);
         let vectors = (4 * numbers as u64).saturating_mul(vectors);

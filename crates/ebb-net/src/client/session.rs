@@ -1,4 +1,5 @@
-//! One client, from visit to visit: what it was about when the connection broke, it goes on with at the next.
+//! One client from session to session: a job that a lost connection interrupts is resumed in the next
+//! session.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,46 +31,47 @@ use crate::wire::from_client::Message as ClientMessage;
 use crate::wire::from_server::Message as ServerMessage;
 use crate::{PROTOCOL_VERSION, convert, wire};
 
-/// How a visit to the server ended.
+/// How a session with the server ended.
 pub(super) enum SessionEnd {
     Finished(JoinOutcome),
     Fatal(JoinError),
-    /// The connection broke; it may have been one on which the client was let in.
+    /// The connection was lost, before or after the client was authenticated.
     Lost {
         why: String,
         was_authenticated: bool,
     },
-    /// The server does not want the client, or says what cannot be: the right one at the same address will.
+    /// The server refused the client or sent something invalid. The right server may yet start at this
+    /// address.
     Rejected {
         why: String,
     },
 }
 
-/// So many messages may wait to be sent.
+/// How many messages may wait to be sent.
 const OUTBOUND_QUEUE: usize = 16;
 
-/// How long the server may take to say the first word.
+/// How long the server may take for its first message.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long to listen for what a server said last.
+/// How long to wait for the last message of a server.
 const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// One client.
+/// A client.
 pub(super) struct Client {
     options: JoinOptions,
     state_dir: StateDir,
     make_trainer: Arc<Mutex<MakeTrainer>>,
-    /// A trainer that is being made, and for whom: that may take longer than a connection lasts.
+    /// A trainer that is being made, and for which run. That may take longer than a connection lasts.
     pending_trainer: Option<(RunDescription, TrainerTask)>,
     prepared: Option<Prepared>,
     job: Option<ActiveJob>,
-    /// Grows with every errand.
+    /// Grows with every job.
     n_jobs: u64,
-    /// The last model that was fetched, by its digest.
+    /// The last model that was downloaded, with its digest.
     model: Option<(Digest, Arc<Parcel>)>,
     session: Bytes,
     packing: Packing,
-    /// How long a step and sending an update took, as far as is known.
+    /// How long a step and an upload took, as far as is known, in seconds.
     step_s: f64,
     upload_s: f64,
 }
@@ -85,15 +87,16 @@ struct Prepared {
 
 type TrainerTask = tokio::task::JoinHandle<Result<Box<dyn Trainer>, String>>;
 impl Client {
-    pub(super) fn new(joining: JoinOptions, home: StateDir, make: MakeTrainer) -> Client {
-        let errand = home.pending_update.clone().map(|(answer, packed)| ActiveJob::resubmit(answer, packed));
+    pub(super) fn new(options: JoinOptions, state_dir: StateDir, make: MakeTrainer) -> Client {
+        let active_job =
+            state_dir.pending_update.clone().map(|(message, packed)| ActiveJob::resubmit(message, packed));
         Client {
-            options: joining,
-            state_dir: home,
+            options,
+            state_dir,
             make_trainer: Arc::new(Mutex::new(make)),
             pending_trainer: None,
             prepared: None,
-            job: errand,
+            job: active_job,
             n_jobs: 0,
             model: None,
             session: Bytes::new(),
@@ -113,19 +116,18 @@ impl Client {
         endpoint: &Endpoint,
         until: &mut watch::Receiver<StopSignal>,
     ) -> SessionEnd {
-        let mut was_in = false;
-        match self.try_run_session(endpoint, until, &mut was_in).await {
-            Ok(visit) => visit,
-            // Whoever was let in before may be behind a network that answers for others, or at a server that
-            // was started with the wrong certificate, and will not always be.
+        let mut was_authenticated = false;
+        match self.try_run_session(endpoint, until, &mut was_authenticated).await {
+            Ok(end) => end,
+            // A client that was authenticated before may be behind a network that intercepts connections, or
+            // its server may run with a wrong certificate. Both can be temporary.
             Err(status) => match certificate_problem(&status, &self.options)
                 .filter(|_| self.state_dir.identity.is_none())
             {
                 Some(message) => SessionEnd::Fatal(JoinError::Unusable(message)),
-                None => SessionEnd::Lost {
-                    why: connection_problem(&status, &self.options),
-                    was_authenticated: was_in,
-                },
+                None => {
+                    SessionEnd::Lost { why: connection_problem(&status, &self.options), was_authenticated }
+                }
             },
         }
     }
@@ -134,7 +136,7 @@ impl Client {
         &mut self,
         endpoint: &Endpoint,
         until: &mut watch::Receiver<StopSignal>,
-        was_in: &mut bool,
+        was_authenticated: &mut bool,
     ) -> Result<SessionEnd, Status> {
         let channel = endpoint.connect().await.map_err(|error| Status::from_error(Box::new(error)))?;
         let mut server = ServerClient::new(channel)
@@ -142,7 +144,7 @@ impl Client {
             .max_encoding_message_size(MAX_CLIENT_MESSAGE_BYTES);
         let (client, of) = match self.ensure_enrolled(&mut server).await? {
             Ok(enrolled) => enrolled,
-            Err(visit) => return Ok(visit),
+            Err(end) => return Ok(end),
         };
         let (to, stream) = mpsc::channel(OUTBOUND_QUEUE);
         let hello = wire::Hello {
@@ -157,32 +159,32 @@ impl Client {
         send_message(&to, ClientMessage::Hello(hello)).await?;
         let mut from = server.attend(ReceiverStream::new(stream)).await?.into_inner();
         let first = tokio::time::timeout(WELCOME_TIMEOUT, from.message());
-        let first = first.await.map_err(|_| Status::deadline_exceeded("the server said nothing"))??;
+        let first = first.await.map_err(|_| Status::deadline_exceeded("the server sent no message"))??;
         let welcome = match first.and_then(|first| first.message) {
             Some(ServerMessage::Welcome(welcome)) => welcome,
             Some(ServerMessage::Refused(refused)) => return Ok(rejected(&refused)),
             Some(ServerMessage::Bye(bye)) if bye.r#final => return Ok(run_over(&bye)),
-            _ => return Err(Status::unavailable("the server hung up")),
+            _ => return Err(Status::unavailable("the server closed the connection")),
         };
         let welcome = match checks::welcome(client, welcome) {
             Ok(welcome) => welcome,
             Err(unsound) => return Ok(SessionEnd::Rejected { why: unsound.to_string() }),
         };
-        // Before data is read for it.
-        if let Err(declined) = self.check_memory(welcome.run.layout.len(), 0, 0, 0) {
-            return Ok(SessionEnd::Rejected { why: declined.to_string() });
+        // Checked before data is read for the run.
+        if let Err(reason) = self.check_memory(welcome.run.layout.len(), 0, 0, 0) {
+            return Ok(SessionEnd::Rejected { why: reason.to_string() });
         }
-        *was_in = true;
+        *was_authenticated = true;
         self.session = welcome.session.clone();
         self.packing = welcome.packing;
         match self.prepare_and_serve(server, &to, &mut from, &welcome, until).await {
-            // Where nothing can be sent any more, the server may have said why, and it was not read yet.
+            // If sending fails, an unread message of the server may say why.
             Err(status) => last_message(&mut from).await.ok_or(status),
-            visit => visit,
+            end => end,
         }
     }
 
-    /// Prepares, says what it can, and stays.
+    /// Makes the trainer, reports its capabilities, and serves jobs.
     async fn prepare_and_serve(
         &mut self,
         server: ServerClient,
@@ -192,30 +194,36 @@ impl Client {
         until: &mut watch::Receiver<StopSignal>,
     ) -> Result<SessionEnd, Status> {
         let prepared = {
-            // Data may be read first, and a worker started: it says meanwhile that it is there.
-            let beat = welcome.heartbeat;
-            let mut beats = tokio::time::interval_at(tokio::time::Instant::now() + beat, beat);
+            // Reading data or starting a worker may take long. Heartbeats show that the client is alive.
+            let heartbeat = welcome.heartbeat;
+            let mut heartbeats = tokio::time::interval_at(tokio::time::Instant::now() + heartbeat, heartbeat);
             let mut preparing = std::pin::pin!(self.prepare(&welcome.run));
             loop {
                 tokio::select! {
                     prepared = &mut preparing => break prepared,
-                    _ = beats.tick() => send_message(to, ClientMessage::Heartbeat(wire::Heartbeat { steps: 0 })).await?,
-                    told = stop_requested(until) => return send_leave(told, to, from).await,
+                    _ = heartbeats.tick() => {
+                        send_message(to, ClientMessage::Heartbeat(wire::Heartbeat { steps: 0 })).await?;
+                    }
+                    signal = stop_requested(until) => return send_leave(signal, to, from).await,
                 }
             }
         };
-        let (samples, abilities) = match prepared {
+        let (samples, capabilities) = match prepared {
             Ok(prepared) => prepared,
             Err(error) => return Ok(SessionEnd::Fatal(error)),
         };
-        let in_hand = self.job.as_ref().and_then(ActiveJob::in_hand);
-        let abilities = Some(convert::to_wire_capabilities(abilities));
-        send_message(to, ClientMessage::Ready(wire::Ready { samples, abilities, in_hand })).await?;
+        let job_in_flight = self.job.as_ref().and_then(ActiveJob::in_hand);
+        let capabilities = Some(convert::to_wire_capabilities(capabilities));
+        send_message(
+            to,
+            ClientMessage::Ready(wire::Ready { samples, abilities: capabilities, in_hand: job_in_flight }),
+        )
+        .await?;
         tracing::info!(client = welcome.run.client.number(), samples, "connected");
         self.serve(server, to, from, welcome.heartbeat, until).await
     }
 
-    /// The client's number and its server's; it enrols if it has none.
+    /// The client's number and its server's identity. Enrols if it has none.
     async fn ensure_enrolled(
         &mut self,
         server: &mut ServerClient,
@@ -235,7 +243,7 @@ impl Client {
                 self.state_dir.identity = Some(enrolled.clone());
                 Ok(self.state_dir.save_identity().map(|()| enrolled).map_err(SessionEnd::Fatal))
             }
-            // Whoever gave the token is at hand.
+            // The operator that gave the token can be asked for another.
             Err(status) if status.code() == Code::PermissionDenied => {
                 let (reason, message) = ("token".to_owned(), sanitized(status.message()));
                 Ok(Err(SessionEnd::Fatal(JoinError::Refused { reason, message })))
@@ -245,99 +253,101 @@ impl Client {
     }
 
     /// Makes the trainer, once.
-    async fn prepare(
-        &mut self,
-        invitation: &RunDescription,
-    ) -> Result<(u32, crate::Capabilities), JoinError> {
-        if self.prepared.as_ref().is_none_or(|last| last.run != *invitation) {
-            if self.pending_trainer.as_ref().is_none_or(|(of, _)| of != invitation) {
-                tracing::info!(client = invitation.client.number(), "making ready");
-                let (make, of) = (Arc::clone(&self.make_trainer), invitation.clone());
-                let making = tokio::task::spawn_blocking(move || {
+    async fn prepare(&mut self, run: &RunDescription) -> Result<(u32, crate::Capabilities), JoinError> {
+        if self.prepared.as_ref().is_none_or(|last| last.run != *run) {
+            if self.pending_trainer.as_ref().is_none_or(|(of, _)| of != run) {
+                tracing::info!(client = run.client.number(), "making ready");
+                let (make, of) = (Arc::clone(&self.make_trainer), run.clone());
+                let trainer_task = tokio::task::spawn_blocking(move || {
                     let mut make = make.lock().unwrap_or_else(PoisonError::into_inner);
                     make(&of)
                 });
-                self.pending_trainer = Some((invitation.clone(), making));
+                self.pending_trainer = Some((run.clone(), trainer_task));
             }
-            let (_, making) = self.pending_trainer.as_mut().expect("it is being made");
-            let made = making.await.map_err(|error| JoinError::Trainer(error.to_string()));
+            let (_, trainer_task) = self.pending_trainer.as_mut().expect("its making was started above");
+            let made = trainer_task.await.map_err(|error| JoinError::Trainer(error.to_string()));
             self.pending_trainer = None;
-            // It may quote the server's settings.
+            // The error may quote the server's settings.
             let trainer = made?.map_err(|error| JoinError::Trainer(sanitized(&error)))?;
-            let (samples, abilities) = (trainer.samples(), trainer.capabilities());
+            let (samples, capabilities) = (trainer.samples(), trainer.capabilities());
             let interrupter = trainer.interrupter();
             let trainer = Arc::new(Mutex::new(trainer));
-            let invitation = invitation.clone();
-            self.prepared =
-                Some(Prepared { run: invitation, trainer, interrupter, samples, capabilities: abilities });
+            let run = run.clone();
+            self.prepared = Some(Prepared { run, trainer, interrupter, samples, capabilities });
         }
         let prepared = self.prepared.as_ref().expect("it was just made");
         Ok((prepared.samples, prepared.capabilities))
     }
 
-    /// Does what the server says, until one of them goes.
+    /// Handles the server's messages until one side ends the session.
     async fn serve(
         &mut self,
         server: ServerClient,
         to: &mpsc::Sender<wire::FromClient>,
         from: &mut Streaming<wire::FromServer>,
-        beat: Duration,
+        heartbeat: Duration,
         until: &mut watch::Receiver<StopSignal>,
     ) -> Result<SessionEnd, Status> {
-        let mut beats = tokio::time::interval(beat);
-        let mut heard = Instant::now();
-        let mut moving = self.transfer(&server);
+        let mut heartbeats = tokio::time::interval(heartbeat);
+        let mut last_received = Instant::now();
+        let mut transfer = self.transfer(&server);
         loop {
             tokio::select! {
-                said = from.message() => {
-                    heard = Instant::now();
-                    let Some(said) = said? else { return Err(Status::unavailable("the server hung up")) };
-                    let Some(said) = said.message else { continue };
+                message = from.message() => {
+                    last_received = Instant::now();
+                    let Some(message) = message? else {
+                        return Err(Status::unavailable("the server closed the connection"));
+                    };
+                    let Some(message) = message.message else { continue };
                     let before = self.n_jobs;
-                    if let Some(visit) = self.receive(said, to).await? {
-                        return Ok(visit);
+                    if let Some(end) = self.receive(message, to).await? {
+                        return Ok(end);
                     }
                     if self.n_jobs != before {
-                        moving = self.transfer(&server);
+                        transfer = self.transfer(&server);
                     }
                 }
-                moved = transfer_result(&mut moving) => {
-                    match moved {
-                        // Asking again would not help.
+                result = transfer_result(&mut transfer) => {
+                    match result {
+                        // A retry would not help.
                         Err(status) if status.code() == Code::InvalidArgument => {
-                            tracing::warn!(why = sanitized(status.message()), "the server does not take a transfer");
+                            tracing::warn!(
+                                why = sanitized(status.message()),
+                                "the server does not accept a transfer"
+                            );
                             self.decline_job(to, DeclineReason::NotAccepted).await?;
                         }
-                        moved => self.transfer_done(moved?, to).await?,
+                        result => self.transfer_done(result?, to).await?,
                     }
-                    moving = self.transfer(&server);
+                    transfer = self.transfer(&server);
                 }
-                came = work_result(&mut self.job) => {
-                    if let Some(visit) = self.work_done(came, to).await? {
-                        return Ok(visit);
+                result = work_result(&mut self.job) => {
+                    if let Some(end) = self.work_done(result, to).await? {
+                        return Ok(end);
                     }
-                    moving = self.transfer(&server);
+                    transfer = self.transfer(&server);
                 }
-                _ = beats.tick() => {
-                    // A transfer may hold up what the server says; if the connection is dead, it fails by itself.
-                    if moving.is_none() && heard.elapsed() > 3 * beat {
-                        return Err(Status::unavailable("the server was not heard for too long"));
+                _ = heartbeats.tick() => {
+                    // A transfer may delay the server's messages. If the connection is dead, the transfer
+                    // fails by itself.
+                    if transfer.is_none() && last_received.elapsed() > 3 * heartbeat {
+                        return Err(Status::unavailable("the server sent nothing for too long"));
                     }
                     let steps = self.job.as_ref().map_or(0, ActiveJob::steps);
                     send_message(to, ClientMessage::Heartbeat(wire::Heartbeat { steps })).await?;
                 }
-                told = stop_requested(until) => return send_leave(told, to, from).await,
+                signal = stop_requested(until) => return send_leave(signal, to, from).await,
             }
         }
     }
 
-    /// Something the server said.
+    /// Handles a message of the server.
     async fn receive(
         &mut self,
-        said: ServerMessage,
+        message: ServerMessage,
         to: &mpsc::Sender<wire::FromClient>,
     ) -> Result<Option<SessionEnd>, Status> {
-        match said {
+        match message {
             ServerMessage::Job(job) => {
                 let checked = checks::job(&job, self.layout()).map(ServerRequest::Job);
                 self.accept_request(job.round, checked, to).await?;
@@ -346,14 +356,20 @@ impl Client {
                 let checked = checks::probe(&probe, self.layout()).map(ServerRequest::Probe);
                 self.accept_request(probe.round, checked, to).await?;
             }
-            ServerMessage::Evaluate(judge) => {
-                let checked = checks::evaluate(&judge, self.layout()).map(ServerRequest::Evaluate);
-                self.accept_request(judge.round, checked, to).await?;
+            ServerMessage::Evaluate(evaluate) => {
+                let checked = checks::evaluate(&evaluate, self.layout()).map(ServerRequest::Evaluate);
+                self.accept_request(evaluate.round, checked, to).await?;
             }
             ServerMessage::Stop(stop) => {
-                let is_it = |errand: &&ActiveJob| errand.request.is_job_of(stop.round);
-                match self.job.as_ref().filter(is_it).filter(|_| !stop.finish).map(|errand| &errand.stage) {
-                    Some(Stage::Running(at_work, _)) => self.stop_job(at_work),
+                let is_it = |active_job: &&ActiveJob| active_job.request.is_job_of(stop.round);
+                match self
+                    .job
+                    .as_ref()
+                    .filter(is_it)
+                    .filter(|_| !stop.finish)
+                    .map(|active_job| &active_job.stage)
+                {
+                    Some(Stage::Running(control, _)) => self.stop_job(control),
                     Some(Stage::Fetching(_)) => {
                         self.n_jobs += 1;
                         self.decline_job(to, DeclineReason::Stopped).await?;
@@ -374,7 +390,7 @@ impl Client {
         Ok(None)
     }
 
-    /// What the model consists of.
+    /// The layout of the model.
     fn layout(&self) -> &ebb_round::Layout {
         &self.prepared().run.layout
     }
@@ -383,7 +399,7 @@ impl Client {
         self.prepared.as_ref().expect("it was made before the client was ready")
     }
 
-    /// Whether what a job needs is within the limits.
+    /// Whether the memory that a job needs is within the limits.
     fn check_memory(
         &self,
         numbers: usize,
@@ -400,81 +416,82 @@ impl Client {
         }
     }
 
-    /// The server wants something of a round: it is taken up, or declined.
+    /// Accepts or declines a request of the server.
     async fn accept_request(
         &mut self,
         round: RoundNo,
         checked: Result<ServerRequest, InvalidMessage>,
         to: &mpsc::Sender<wire::FromClient>,
     ) -> Result<(), Status> {
-        let wanted = checked.map_err(DeclineReason::InvalidMessage).and_then(|wanted| {
+        let request = checked.map_err(DeclineReason::InvalidMessage).and_then(|wanted| {
             let fetched_bytes = wanted.model_ref().map_or(0, |model| model.bytes);
             let steps = wanted.steps(self.prepared().samples);
             self.check_memory(self.layout().len(), 0, fetched_bytes, steps).map(|()| wanted)
         });
-        match wanted {
-            Ok(wanted) => self.start_job(wanted),
+        match request {
+            Ok(request) => self.start_job(request),
             Err(why) => decline(to, round, &why).await?,
         }
         Ok(())
     }
 
-    /// A new errand; one that is under way is dropped, for the server knows what it does.
-    fn start_job(&mut self, wanted: ServerRequest) {
-        let same =
-            |errand: &ActiveJob| wanted.ticket().is_some() && errand.request.ticket() == wanted.ticket();
+    /// Begins a new job. One in flight is dropped, because the server knows what it does.
+    fn start_job(&mut self, request: ServerRequest) {
+        let same = |active_job: &ActiveJob| {
+            request.ticket().is_some() && active_job.request.ticket() == request.ticket()
+        };
         if self.job.as_ref().is_some_and(same) {
             return;
         }
-        if let Some(ActiveJob { stage: Stage::Running(at_work, _), .. }) = &self.job {
-            self.stop_job(at_work);
+        if let Some(ActiveJob { stage: Stage::Running(control, _), .. }) = &self.job {
+            self.stop_job(control);
         }
-        tracing::debug!(round = wanted.round(), "asked");
-        self.job = Some(ActiveJob::new(wanted));
+        tracing::debug!(round = request.round(), "asked");
+        self.job = Some(ActiveJob::new(request));
         self.n_jobs += 1;
     }
 
-    /// Its time is over.
-    fn stop_job(&self, at_work: &Arc<JobControl>) {
+    /// Stops the job, because its time is over.
+    fn stop_job(&self, control: &Arc<JobControl>) {
         let interrupter = self.prepared.as_ref().and_then(|prepared| prepared.interrupter.as_ref());
-        job::request_stop(at_work, interrupter, INTERRUPT_AFTER.max(at_work.elapsed()));
+        job::request_stop(control, interrupter, INTERRUPT_AFTER.max(control.elapsed()));
     }
 
     fn settled(&mut self, settled: &wire::Settled) -> Result<(), JoinError> {
-        let is_it = |errand: &ActiveJob| errand.request.is_job_of(settled.round);
+        let is_it = |active_job: &ActiveJob| active_job.request.is_job_of(settled.round);
         if !settled.refused.is_empty() {
             let reason = sanitized(&settled.refused);
-            tracing::warn!(round = settled.round, reason, "the answer was not taken");
+            tracing::warn!(round = settled.round, reason, "the update was not accepted");
         }
-        if let Some(ActiveJob { stage: Stage::Running(at_work, _), .. }) =
-            self.job.take_if(|errand| is_it(errand))
+        if let Some(ActiveJob { stage: Stage::Running(control, _), .. }) =
+            self.job.take_if(|active_job| is_it(active_job))
         {
-            self.stop_job(&at_work);
+            self.stop_job(&control);
         }
         self.state_dir.settle(settled.round, settled.refused.is_empty())
     }
 
-    /// The transfer that the errand waits for, if it does.
+    /// The transfer that the job waits for, if it does.
     fn transfer(&self, server: &ServerClient) -> Option<Transfer> {
-        let errand = self.job.as_ref()?;
-        match &errand.stage {
+        let active_job = self.job.as_ref()?;
+        match &active_job.stage {
             Stage::Fetching(have) => {
-                let model = errand.request.model_ref()?.clone();
+                let model = active_job.request.model_ref()?.clone();
                 if self.model.as_ref().is_some_and(|(digest, _)| *digest == model.digest) {
                     return Some(Box::pin(std::future::ready(Ok(TransferResult::Downloaded))));
                 }
                 Some(Box::pin(download(server.clone(), self.session.clone(), model, Arc::clone(have))))
             }
-            Stage::Submitting(answering) => {
-                if answering.sent_in.as_ref() == Some(&self.session) {
+            Stage::Submitting(pending_update) => {
+                if pending_update.sent_in.as_ref() == Some(&self.session) {
                     return None;
                 }
-                let content = answering.message.delta.clone()?;
+                let content = pending_update.message.delta.clone()?;
                 Some(Box::pin(upload(
                     server.clone(),
                     self.session.clone(),
                     content,
-                    answering.packed.clone(),
+                    pending_update.packed.clone(),
                 )))
             }
             Stage::Running(..) => None,
@@ -484,41 +501,41 @@ impl Client {
     /// A transfer ended.
     async fn transfer_done(
         &mut self,
-        moved: TransferResult,
+        result: TransferResult,
         to: &mpsc::Sender<wire::FromClient>,
     ) -> Result<(), Status> {
-        let Some(errand) = self.job.as_mut() else { return Ok(()) };
-        match (moved, &mut errand.stage) {
+        let Some(active_job) = self.job.as_mut() else { return Ok(()) };
+        match (result, &mut active_job.stage) {
             (TransferResult::Downloaded, Stage::Fetching(have)) => {
                 let bytes = std::mem::take(&mut *have.lock().unwrap_or_else(PoisonError::into_inner));
                 match self.take_model(&bytes) {
                     Ok(global) => self.begin_work(global),
-                    Err(declined) => self.decline_job(to, declined).await?,
+                    Err(reason) => self.decline_job(to, reason).await?,
                 }
                 Ok(())
             }
             (TransferResult::ModelGone, Stage::Fetching(_)) => {
                 self.decline_job(to, DeclineReason::ModelGone).await
             }
-            (TransferResult::Uploaded(took_s), Stage::Submitting(answering)) => {
+            (TransferResult::Uploaded(took_s), Stage::Submitting(pending_update)) => {
                 self.upload_s = took_s;
-                answering.sent_in = Some(self.session.clone());
-                send_message(to, ClientMessage::Answer(answering.message.clone())).await
+                pending_update.sent_in = Some(self.session.clone());
+                send_message(to, ClientMessage::Answer(pending_update.message.clone())).await
             }
-            // Of an errand that was dropped.
+            // Of a job that was dropped.
             _ => Ok(()),
         }
     }
 
-    /// The model of the errand: the one that is there, or what was just fetched.
+    /// The model of the job: the cached one, or what was just downloaded.
     fn take_model(&mut self, bytes: &[u8]) -> Result<Arc<Parcel>, DeclineReason> {
-        let wanted = &self.job.as_ref().expect("it is for one").request;
-        let model = wanted.model_ref().expect("only those that have one are fetched for");
+        let request = &self.job.as_ref().expect("a transfer belongs to a job").request;
+        let model = request.model_ref().expect("only requests with a model download one");
         if let Some((_, there)) = self.model.as_ref().filter(|(digest, _)| *digest == model.digest) {
             return Ok(Arc::clone(there));
         }
-        // What is compressed may come to more than its length told.
-        let (layout, steps) = (self.layout(), wanted.steps(self.prepared().samples));
+        // Compressed vectors may be larger than their size on the wire.
+        let (layout, steps) = (self.layout(), request.steps(self.prepared().samples));
         self.check_memory(layout.len(), checks::n_side_vectors(bytes), model.bytes, steps)?;
         let parcel = checks::unpack_model(model, bytes, layout).map_err(DeclineReason::InvalidMessage)?;
         let parcel = Arc::new(parcel);
@@ -526,20 +543,20 @@ impl Client {
         Ok(parcel)
     }
 
-    /// The errand's model is there: its work begins.
+    /// The job's model is there: its work begins.
     fn begin_work(&mut self, global: Arc<Parcel>) {
-        let errand = self.job.as_mut().expect("its model was fetched");
-        let heard = match &errand.request {
+        let active_job = self.job.as_mut().expect("its model was fetched");
+        let acknowledged = match &active_job.request {
             ServerRequest::Job(job) => job.acknowledged,
             ServerRequest::Probe(_) | ServerRequest::Evaluate(_) | ServerRequest::Resubmit(..) => None,
         };
-        let memory = self.state_dir.memory.commit_until(errand.request.round(), heard);
-        if matches!(errand.request, ServerRequest::Job(_)) {
-            self.state_dir.acknowledge(heard);
+        let memory = self.state_dir.memory.commit_until(active_job.request.round(), acknowledged);
+        if matches!(active_job.request, ServerRequest::Job(_)) {
+            self.state_dir.acknowledge(acknowledged);
         }
         let Prepared { trainer, interrupter, .. } =
             self.prepared.as_ref().expect("it was made before the client was ready");
-        errand.begin((trainer, interrupter.as_ref()), global, memory, self.options.limits.job_time);
+        active_job.begin((trainer, interrupter.as_ref()), global, memory, self.options.limits.job_time);
     }
 
     async fn decline_job(
@@ -548,7 +565,7 @@ impl Client {
         why: DeclineReason,
     ) -> Result<(), Status> {
         match self.job.take() {
-            Some(errand) => decline(to, errand.request.round(), &why).await,
+            Some(active_job) => decline(to, active_job.request.round(), &why).await,
             None => Ok(()),
         }
     }
@@ -556,25 +573,29 @@ impl Client {
     /// The work is done.
     async fn work_done(
         &mut self,
-        came: Result<JobResult, String>,
+        result: Result<JobResult, String>,
         to: &mpsc::Sender<wire::FromClient>,
     ) -> Result<Option<SessionEnd>, Status> {
-        let Some(errand) = self.job.as_mut() else { return Ok(None) };
-        let round = errand.request.round();
-        match came {
+        let Some(active_job) = self.job.as_mut() else { return Ok(None) };
+        let round = active_job.request.round();
+        match result {
             Err(why) => self.decline_job(to, DeclineReason::Trainer(why)).await?,
-            Ok(JobResult::Trained(None)) => {
-                let overran = matches!(&errand.stage, Stage::Running(at_work, _) if at_work.has_timed_out());
-                self.decline_job(to, if overran { DeclineReason::TimeLimit } else { DeclineReason::NoStep })
-                    .await?;
+            Ok(JobResult::Update(None)) => {
+                let timed_out =
+                    matches!(&active_job.stage, Stage::Running(control, _) if control.has_timed_out());
+                self.decline_job(
+                    to,
+                    if timed_out { DeclineReason::TimeLimit } else { DeclineReason::NoStep },
+                )
+                .await?;
             }
-            Ok(JobResult::Trained(Some((trained, step_s)))) => {
-                let Some(ticket) = errand.request.ticket().cloned() else { return Ok(None) };
+            Ok(JobResult::Update(Some((trained, step_s)))) => {
+                let Some(ticket) = active_job.request.ticket().cloned() else { return Ok(None) };
                 let update = trained.update;
                 let delta = with_residue(update.delta, &self.state_dir.residue);
                 let packed = pack::pack(&delta, self.packing);
                 let digest = Bytes::copy_from_slice(Digest::of(&packed.bytes).bytes());
-                let answer = wire::Answer {
+                let message = wire::Answer {
                     round,
                     ticket,
                     delta: Some(wire::Content { digest, bytes: packed.bytes.len() as u64 }),
@@ -585,29 +606,29 @@ impl Client {
                     loss_fall: update.loss_fall,
                     accuracy: update.accuracy,
                 };
-                // What was rounded once is made up for, also by an update that is not.
-                let rounds = self.packing.element_type == ElementType::F16
+                // Once an update was rounded, later ones carry its residue, rounded or not.
+                let has_residue = self.packing.element_type == ElementType::F16
                     || self.state_dir.residue != Parcel::default();
-                if rounds {
+                if has_residue {
                     let residue = match self.packing.element_type {
                         ElementType::F16 => pack::rounding_residue(&delta, self.packing),
                         ElementType::F32 => Parcel::default(),
                     };
                     self.state_dir.pending_residue = Some((round, residue));
-                    self.state_dir.pending_update = Some((answer.clone(), packed.bytes.clone()));
+                    self.state_dir.pending_update = Some((message.clone(), packed.bytes.clone()));
                 }
                 let remembers = trained.memory.is_some();
                 if let Some(memory) = trained.memory {
                     self.state_dir.memory.stage(round, memory);
                 }
-                // On the disk before it is sent: whoever is heard must remember.
-                if (remembers || rounds)
+                // Saved before it is sent: a client whose update is acknowledged must remember it.
+                if (remembers || has_residue)
                     && let Err(error) = self.state_dir.save_memory()
                 {
                     return Ok(Some(SessionEnd::Fatal(error)));
                 }
-                errand.stage = Stage::Submitting(Box::new(PendingUpdate {
-                    message: answer,
+                active_job.stage = Stage::Submitting(Box::new(PendingUpdate {
+                    message,
                     packed: packed.bytes,
                     sent_in: None,
                 }));
@@ -630,13 +651,13 @@ impl Client {
     }
 }
 
-/// Reasons for which a server may send a client home for good: what is not so at another start of the right
-/// server. Nobody but the client's own server knows that it is shut out, and what a client cannot do for a
-/// run it will not be able to do later.
+/// Reasons for which a server may refuse a client for good, because a restart of the right server would not
+/// change them. Only the client's own server knows that it is revoked, and missing capabilities do not appear
+/// later.
 const FINAL_REASONS: [&str; 2] = ["revoked", "unable"];
 
-/// What a server says that is not the client's, is of another release, or was given the wrong certificates:
-/// asking again soon is of no use, but the right one may be started at the same address any time.
+/// Reasons of a server that is not the client's, of another release, or with wrong certificates. A quick
+/// retry is useless, but the right server may start at the same address any time.
 const SERVER_SIDE_REASONS: [&str; 3] = ["unknown", "version", "certificate"];
 
 /// A server of another release may call final what is not.
@@ -654,27 +675,27 @@ fn rejected(refused: &wire::Refused) -> SessionEnd {
     }
 }
 
-/// The server says that the run is over, or that the client is out of it.
+/// The server ended the run, or the client's part in it.
 fn run_over(bye: &wire::Bye) -> SessionEnd {
     SessionEnd::Finished(JoinOutcome::RunOver(sanitized(&bye.reason)))
 }
 
-/// Says that the client does not do what it was asked, and keeps why.
+/// Declines a request, and logs why.
 async fn decline(
     to: &mpsc::Sender<wire::FromClient>,
     round: RoundNo,
     why: &DeclineReason,
 ) -> Result<(), Status> {
-    // As a value, for what a trainer says may have lines of its own.
+    // The text is a field, because a trainer's message may have several lines.
     tracing::warn!(round, why = why.to_string(), "gave up a job");
     send_message(to, ClientMessage::Failed(wire::Failed { round, message: why.category() })).await
 }
 
-/// What a server said before it hung up, if it did.
+/// The last message of a server before it closed the connection, if it sent one.
 async fn last_message(from: &mut Streaming<wire::FromServer>) -> Option<SessionEnd> {
-    let word = async {
-        while let Ok(Some(said)) = from.message().await {
-            match said.message {
+    let message = async {
+        while let Ok(Some(message)) = from.message().await {
+            match message.message {
                 Some(ServerMessage::Bye(bye)) if bye.r#final => return Some(run_over(&bye)),
                 Some(ServerMessage::Refused(refused)) => return Some(rejected(&refused)),
                 _ => {}
@@ -682,11 +703,11 @@ async fn last_message(from: &mut Streaming<wire::FromServer>) -> Option<SessionE
         }
         None
     };
-    // What came is there; more is not waited for.
-    tokio::time::timeout(LAST_MESSAGE_TIMEOUT, word).await.ok().flatten()
+    // Reads what has arrived, and does not wait for more.
+    tokio::time::timeout(LAST_MESSAGE_TIMEOUT, message).await.ok().flatten()
 }
 
-/// What is sent, with what rounding took from what was sent before.
+/// An update plus the rounding residue of earlier ones.
 fn with_residue(mut delta: Parcel, residue: &Parcel) -> Parcel {
     let add = |values: &mut Vec<f32>, residue: &Vec<f32>| {
         values.iter_mut().zip(residue).for_each(|(value, residue)| *value += residue);
@@ -700,14 +721,14 @@ fn with_residue(mut delta: Parcel, residue: &Parcel) -> Parcel {
     delta
 }
 
-async fn send_message(to: &mpsc::Sender<wire::FromClient>, say: ClientMessage) -> Result<(), Status> {
-    let message = wire::FromClient { message: Some(say) };
+async fn send_message(to: &mpsc::Sender<wire::FromClient>, payload: ClientMessage) -> Result<(), Status> {
+    let message = wire::FromClient { message: Some(payload) };
     to.send(message).await.map_err(|_| Status::unavailable("the connection is closed"))
 }
 
-/// The end of the work; never, if there is none.
-async fn work_result(errand: &mut Option<ActiveJob>) -> Result<JobResult, String> {
-    match errand {
+/// Waits for the result of the work, or for ever if there is none.
+async fn work_result(active_job: &mut Option<ActiveJob>) -> Result<JobResult, String> {
+    match active_job {
         Some(ActiveJob { stage: Stage::Running(_, from), .. }) => {
             from.await.unwrap_or_else(|_| Err("the trainer panicked".to_owned()))
         }
@@ -715,25 +736,25 @@ async fn work_result(errand: &mut Option<ActiveJob>) -> Result<JobResult, String
     }
 }
 
-/// What it was told, once it was told to end; never, if nobody can.
+/// Waits for the signal to end, or for ever if none can come.
 async fn stop_requested(until: &mut watch::Receiver<StopSignal>) -> StopSignal {
-    let told = until.wait_for(|until| *until != StopSignal::Continue).await.map(|until| *until);
-    match told {
+    let signal = until.wait_for(|until| *until != StopSignal::Continue).await.map(|until| *until);
+    match signal {
         Ok(until) => until,
         Err(_) => std::future::pending().await,
     }
 }
 
-/// Says that it goes.
+/// Tells the server that the client leaves.
 async fn send_leave(
-    told: StopSignal,
+    signal: StopSignal,
     to: &mpsc::Sender<wire::FromClient>,
     from: &mut Streaming<wire::FromServer>,
 ) -> Result<SessionEnd, Status> {
-    send_message(to, ClientMessage::Leave(wire::Leave { for_good: told == StopSignal::Leave })).await?;
-    // Until the server hangs up, so that it has heard.
-    let hung_up = async { while let Ok(Some(_)) = from.message().await {} };
-    let _ = tokio::time::timeout(Duration::from_secs(2), hung_up).await;
+    send_message(to, ClientMessage::Leave(wire::Leave { for_good: signal == StopSignal::Leave })).await?;
+    // Waits until the server closes the connection, which shows that it received the message.
+    let closed = async { while let Ok(Some(_)) = from.message().await {} };
+    let _ = tokio::time::timeout(Duration::from_secs(2), closed).await;
     Ok(SessionEnd::Finished(JoinOutcome::Stopped))
 }
 

@@ -1,4 +1,4 @@
-//! What a client keeps on its disk: who it is, and what it remembers.
+//! The state directory of a client: its identity and its memory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,19 @@ const IDENTITY_FILE: &str = "identity.ebb";
 const MEMORY_FILE: &str = "memory.ebb";
 const LOCK_FILE: &str = "lock";
 
-/// A client's folder, and what is in it.
+/// A client's state directory and its content.
 pub(super) struct StateDir {
     folder: Option<PathBuf>,
     pub(super) secret: [u8; 32],
-    /// Its number, and the server that gave it.
+    /// Its number, and the identity of the server that assigned it.
     pub(super) identity: Option<(u32, Vec<u8>)>,
     pub(super) memory: Memory,
-    /// What rounding took from what was sent.
+    /// What rounding removed from the updates sent so far.
     pub(super) residue: Parcel,
-    /// The same if the answer to a round was taken.
+    /// The residue that becomes valid once the pending update of this round is accepted.
     pub(super) pending_residue: Option<(RoundNo, Parcel)>,
-    /// That answer and its vectors, until it is settled: after a kill it is sent again, and its fate told. Not kept where nothing
-    /// was rounded, for then nothing depends on it.
+    /// That update and its vectors, until it is settled. After a kill it is sent again to learn its outcome.
+    /// Not kept without rounding, because nothing then depends on it.
     pub(super) pending_update: Option<(wire::Answer, Bytes)>,
     /// Held as long as the folder is in use.
     #[allow(dead_code, reason = "its end is what counts")]
@@ -36,9 +36,9 @@ pub(super) struct StateDir {
 }
 
 impl StateDir {
-    /// Reads a folder, or makes it.
+    /// Reads a state directory or creates it.
     pub(super) fn open(folder: Option<PathBuf>) -> Result<StateDir, JoinError> {
-        let mut home = StateDir {
+        let mut state_dir = StateDir {
             folder,
             secret: random_bytes(),
             identity: None,
@@ -48,7 +48,7 @@ impl StateDir {
             pending_update: None,
             lock: None,
         };
-        let Some(folder) = home.folder.clone() else { return Ok(home) };
+        let Some(folder) = state_dir.folder.clone() else { return Ok(state_dir) };
         let unusable = |message: String| JoinError::Unusable(format!("{}: {message}", folder.display()));
         let unavailable =
             |error: std::io::Error| JoinError::Unavailable(format!("{}: {error}", folder.display()));
@@ -56,7 +56,7 @@ impl StateDir {
         if is_accessible_to_others(&folder) {
             tracing::warn!(
                 home = %folder.display(),
-                "others on this machine may look into the folder of this client; chmod 700 keeps them out"
+                "others on this machine can read the state directory of this client; chmod 700 prevents that"
             );
         }
         let mut options = std::fs::OpenOptions::new();
@@ -64,25 +64,29 @@ impl StateDir {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let lock = options.open(folder.join(LOCK_FILE)).map_err(unavailable)?;
-        lock.try_lock().map_err(|_| unusable("another client uses this folder; give another".to_owned()))?;
-        home.lock = Some(lock);
+        lock.try_lock()
+            .map_err(|_| unusable("another client uses this state directory; give another one".to_owned()))?;
+        state_dir.lock = Some(lock);
         match read_if_exists(&folder.join(IDENTITY_FILE))? {
-            // Kept before it is first shown, so that a client that is cut off while it enrols is not two.
-            None => home.save_identity()?,
+            // Saved before it is first sent, so that a client whose connection breaks while it enrols is not
+            // enrolled twice.
+            None => state_dir.save_identity()?,
             Some(bytes) => {
-                home.load_identity(&bytes).map_err(|error| unusable(format!("{IDENTITY_FILE}: {error}")))?;
+                state_dir
+                    .load_identity(&bytes)
+                    .map_err(|error| unusable(format!("{IDENTITY_FILE}: {error}")))?;
             }
         }
         if let Some(bytes) = read_if_exists(&folder.join(MEMORY_FILE))? {
-            home.load_memory(&bytes).map_err(|error| unusable(format!("{MEMORY_FILE}: {error}")))?;
+            state_dir.load_memory(&bytes).map_err(|error| unusable(format!("{MEMORY_FILE}: {error}")))?;
         }
-        // A client that forgot who it is after a loss of power would be another. After what is in the folders,
-        // for most file systems then have written these names, too.
+        // A client that lost its identity in a loss of power would be another one. Synced after the content,
+        // because most file systems then have written these names, too.
         made.iter().try_for_each(|folder| sync_folder_of(folder)).map_err(unavailable)?;
-        Ok(home)
+        Ok(state_dir)
     }
 
-    /// Keeps who it is.
+    /// Saves the identity.
     pub(super) fn save_identity(&self) -> Result<(), JoinError> {
         let mut to = Saver::new();
         to.bytes("secret", &self.secret);
@@ -102,7 +106,7 @@ impl StateDir {
         Ok(())
     }
 
-    /// Keeps what it remembers.
+    /// Saves the memory.
     pub(super) fn save_memory(&self) -> Result<(), JoinError> {
         let mut to = Saver::new();
         self.memory.save(&mut to);
@@ -111,8 +115,8 @@ impl StateDir {
         to.u64("is_next", u64::from(self.pending_residue.is_some()));
         to.u64("round", u64::from(round));
         next.save("next_residue", &mut to);
-        if let Some((answer, packed)) = &self.pending_update {
-            to.bytes("answer", &answer.encode_to_vec());
+        if let Some((message, packed)) = &self.pending_update {
+            to.bytes("answer", &message.encode_to_vec());
             to.bytes("packed", packed);
         }
         self.write(MEMORY_FILE, &to.finish())
@@ -126,13 +130,13 @@ impl StateDir {
         let next = (from.u32("round")?, Parcel::load("next_residue", &mut from)?);
         self.pending_residue = is_next.then_some(next);
         if !from.at_end() {
-            let answer = wire::Answer::decode(from.bytes("answer")?)
+            let message = wire::Answer::decode(from.bytes("answer")?)
                 .map_err(|error| from.error("answer", error.to_string()))?;
-            self.pending_update = Some((answer, Bytes::copy_from_slice(from.bytes("packed")?)));
+            self.pending_update = Some((message, Bytes::copy_from_slice(from.bytes("packed")?)));
         }
         match from.at_end() {
             true => Ok(()),
-            false => Err(from.error("packed", "something follows it")),
+            false => Err(from.error("packed", "bytes follow it")),
         }
     }
 
@@ -143,30 +147,29 @@ impl StateDir {
             .map_err(|error| JoinError::Unavailable(format!("{}: {error}", file.display())))
     }
 
-    /// What became of an answer is known. If it was taken, what rounding took from it is made up for by the next.
+    /// Applies the outcome of an update. If it was accepted, the next update makes up for its rounding.
     pub(super) fn settle(&mut self, round: RoundNo, taken: bool) -> Result<(), JoinError> {
-        let answer = self.pending_update.take_if(|(answer, _)| answer.round == round);
+        let message = self.pending_update.take_if(|(answer, _)| answer.round == round);
         let next = self.pending_residue.take_if(|(of, _)| taken && *of == round);
-        let changed = answer.is_some() || next.is_some();
+        let changed = message.is_some() || next.is_some();
         if let Some((_, residue)) = next {
             self.residue = residue;
         }
         if changed { self.save_memory() } else { Ok(()) }
     }
 
-    /// A new job tells which answer was the last to be heard in time: one before it that the server had forgotten was heard then,
-    /// or is taken never to have been.
-    pub(super) fn acknowledge(&mut self, heard: Option<RoundNo>) {
+    /// Applies what a new job says: the latest round whose update was acknowledged. An older one that the
+    /// server forgot was acknowledged then, or counts as never received.
+    pub(super) fn acknowledge(&mut self, acknowledged: Option<RoundNo>) {
         if let Some((round, residue)) = self.pending_residue.take()
-            && heard == Some(round)
+            && acknowledged == Some(round)
         {
             self.residue = residue;
         }
     }
 }
 
-/// Makes a folder that only its owner may enter, and those above it that are not there: their names are to be
-/// synced.
+/// Creates a folder that only its owner may enter, and its missing parents. Returns the folders to sync.
 fn create_private(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let missing = missing_folders(folder);
     for folder in &missing {
@@ -181,7 +184,7 @@ fn create_private(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(missing)
 }
 
-/// The folders on the way to one that are not there, from the top.
+/// The missing folders on the path to this one, from the top.
 fn missing_folders(folder: &Path) -> Vec<PathBuf> {
     let there = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.is_dir();
     let mut missing: Vec<_> = folder.ancestors().take_while(there).map(Path::to_owned).collect();
@@ -189,7 +192,7 @@ fn missing_folders(folder: &Path) -> Vec<PathBuf> {
     missing
 }
 
-/// Whether anybody but its owner may look into a folder that was there.
+/// Whether others than its owner can read an existing folder.
 fn is_accessible_to_others(folder: &Path) -> bool {
     #[cfg(unix)]
     {
@@ -211,28 +214,28 @@ fn read_if_exists(file: &std::path::Path) -> Result<Option<Vec<u8>>, JoinError> 
     }
 }
 
-/// Files of a client, whole: who it is, and what it remembers with an answer that was not settled.
+/// Complete files of a client: its identity, and its memory with an update that was not settled.
 #[cfg(test)]
 pub(crate) fn valid_files() -> [Vec<u8>; 2] {
     let folder = tempfile::tempdir().unwrap();
-    let mut home = StateDir::open(Some(folder.path().to_owned())).unwrap();
-    home.secret = [7; 32];
-    home.identity = Some((7, vec![1; 16]));
-    home.save_identity().unwrap();
-    home.memory.stage(3, Parcel::of(vec![1.0, 2.0]));
-    home.residue = Parcel::of(vec![0.5, 0.25]);
-    home.pending_residue = Some((4, Parcel::of(vec![0.125, 0.0])));
-    let answer = wire::Answer { round: 4, ticket: vec![5; 16].into(), steps: 2, ..wire::Answer::default() };
-    home.pending_update = Some((answer, Bytes::from_static(b"vectors")));
-    home.save_memory().unwrap();
+    let mut state_dir = StateDir::open(Some(folder.path().to_owned())).unwrap();
+    state_dir.secret = [7; 32];
+    state_dir.identity = Some((7, vec![1; 16]));
+    state_dir.save_identity().unwrap();
+    state_dir.memory.stage(3, Parcel::of(vec![1.0, 2.0]));
+    state_dir.residue = Parcel::of(vec![0.5, 0.25]);
+    state_dir.pending_residue = Some((4, Parcel::of(vec![0.125, 0.0])));
+    let message = wire::Answer { round: 4, ticket: vec![5; 16].into(), steps: 2, ..wire::Answer::default() };
+    state_dir.pending_update = Some((message, Bytes::from_static(b"vectors")));
+    state_dir.save_memory().unwrap();
     [IDENTITY_FILE, MEMORY_FILE].map(|name| std::fs::read(folder.path().join(name)).unwrap())
 }
 
-/// Whether a file can be read: of who the client is, or of what it remembers.
+/// Whether a file can be read, as an identity or as a memory.
 #[cfg(test)]
 pub(crate) fn is_readable_file(is_identity: bool, bytes: &[u8]) -> bool {
-    let mut home = StateDir::open(None).unwrap();
-    if is_identity { home.load_identity(bytes).is_ok() } else { home.load_memory(bytes).is_ok() }
+    let mut state_dir = StateDir::open(None).unwrap();
+    if is_identity { state_dir.load_identity(bytes).is_ok() } else { state_dir.load_memory(bytes).is_ok() }
 }
 
 #[cfg(test)]
@@ -240,22 +243,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_that_starts_again_is_the_same_and_remembers() {
+    fn a_restarted_client_has_the_same_identity_and_memory() {
         let folder = tempfile::tempdir().unwrap();
         let open = || StateDir::open(Some(folder.path().join("client"))).unwrap();
         let first = open();
         let secret = first.secret;
         drop(first);
-        let mut home = open();
-        assert_eq!(home.secret, secret);
-        home.identity = Some((7, vec![1; 16]));
-        home.save_identity().unwrap();
-        home.memory.stage(3, Parcel::of(vec![1.0]));
-        home.pending_residue = Some((3, Parcel::of(vec![0.5])));
-        home.settle(2, true).unwrap();
-        assert_eq!(home.residue, Parcel::default());
-        home.settle(3, true).unwrap();
-        drop(home);
+        let mut state_dir = open();
+        assert_eq!(state_dir.secret, secret);
+        state_dir.identity = Some((7, vec![1; 16]));
+        state_dir.save_identity().unwrap();
+        state_dir.memory.stage(3, Parcel::of(vec![1.0]));
+        state_dir.pending_residue = Some((3, Parcel::of(vec![0.5])));
+        state_dir.settle(2, true).unwrap();
+        assert_eq!(state_dir.residue, Parcel::default());
+        state_dir.settle(3, true).unwrap();
+        drop(state_dir);
         let mut again = open();
         assert_eq!(
             (again.identity.clone(), again.residue.clone()),
@@ -266,14 +269,14 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn nobody_else_may_look_into_the_folder_of_a_client() {
+    fn only_its_owner_can_read_the_state_directory_of_a_client() {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let deep = folder.path().join("deep").join("er").join("home");
-        let mut home = StateDir::open(Some(deep.clone())).unwrap();
-        home.identity = Some((7, vec![1; 16]));
-        home.save_identity().unwrap();
-        home.save_memory().unwrap();
+        let mut state_dir = StateDir::open(Some(deep.clone())).unwrap();
+        state_dir.identity = Some((7, vec![1; 16]));
+        state_dir.save_identity().unwrap();
+        state_dir.save_memory().unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(missing_folders(&deep), [] as [PathBuf; 0]);
         for folder in deep.ancestors().take(3) {
@@ -288,16 +291,16 @@ mod tests {
     }
 
     #[test]
-    fn every_folder_that_is_missing_is_made_and_its_name_kept() {
+    fn every_missing_folder_is_created_and_its_name_synced() {
         let folder = tempfile::tempdir().unwrap();
-        let way = ["one", "two", "three"];
-        let deep: PathBuf = way.iter().fold(folder.path().to_owned(), |path, name| path.join(name));
+        let path_names = ["one", "two", "three"];
+        let deep: PathBuf = path_names.iter().fold(folder.path().to_owned(), |path, name| path.join(name));
         let names = |path: &Path| -> Vec<_> {
             missing_folders(path).iter().map(|one| one.file_name().unwrap().to_owned()).collect()
         };
-        assert_eq!(names(&deep), way);
+        assert_eq!(names(&deep), path_names);
         std::fs::create_dir(folder.path().join("one")).unwrap();
-        assert_eq!(names(&deep), way[1..]);
+        assert_eq!(names(&deep), path_names[1..]);
         assert_eq!(missing_folders(Path::new("")), [] as [PathBuf; 0]);
         assert_eq!(missing_folders(Path::new("no/such")), [Path::new("no"), Path::new("no/such")]);
     }

@@ -10,12 +10,12 @@ use ebb_train::{Tally, Task};
 use super::{Interrupter, JobControl, Trainer};
 use crate::Capabilities;
 
-/// One client of a task.
+/// Trains as one client of a task.
 pub struct TaskTrainer {
     task: Arc<dyn Task>,
     rule: Arc<dyn LocalRule>,
     seed: u64,
-    /// It does as this client of the task does.
+    /// The client of the task whose data it trains on.
     client: ClientId,
 }
 
@@ -41,7 +41,7 @@ impl Trainer for TaskTrainer {
         &mut self,
         job: &Job,
         memory: &Arc<Parcel>,
-        at_work: &JobControl,
+        control: &JobControl,
     ) -> Result<Option<TrainedUpdate>, String> {
         let assignment = TrainingJob {
             client: self.client,
@@ -50,8 +50,8 @@ impl Trainer for TaskTrainer {
             limit: job.work.steps(self.samples()),
         };
         let go_on = |steps| {
-            at_work.report_steps(steps);
-            !at_work.is_stopped()
+            control.report_steps(steps);
+            !control.is_stopped()
         };
         let trained = train_while(self.task.as_ref(), self.rule.as_ref(), self.seed, &assignment, &go_on);
         self.task.take_failure().map_or(Ok(trained), Err)
@@ -69,11 +69,11 @@ impl Trainer for TaskTrainer {
     }
 
     fn evaluate(&mut self, model: &[f32]) -> Result<Tally, String> {
-        let judged = self
+        let tally = self
             .task
             .evaluate_client(self.client, model)
-            .ok_or_else(|| "this client keeps no samples to judge models".to_owned());
-        self.task.take_failure().map_or(judged, Err)
+            .ok_or_else(|| "this client holds out no samples to evaluate models".to_owned());
+        self.task.take_failure().map_or(tally, Err)
     }
 
     fn interrupter(&self) -> Option<Interrupter> {

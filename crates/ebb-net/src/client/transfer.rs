@@ -1,4 +1,4 @@
-//! What travels beside the messages: models down, updates up, both from where they broke off.
+//! Transfers of vectors: models are downloaded and updates uploaded, both resuming where they broke off.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,35 +16,36 @@ use crate::{UPLOAD_CHUNK_BYTES, wire};
 pub(super) type ServerClient = FleetClient<Channel>;
 pub(super) type Transfer = Pin<Box<dyn Future<Output = Result<TransferResult, Status>> + Send>>;
 
-/// The longest wait before asking again for room: the server keeps a client's place in the queue for longer.
+/// The longest pause before asking for memory again. The server keeps a client's place in the queue for
+/// longer.
 const MAX_MEMORY_RETRY: Duration = Duration::from_secs(1);
 
-/// What a transfer brought.
+/// The result of a transfer.
 pub(super) enum TransferResult {
-    /// The model is there.
+    /// The model was downloaded.
     Downloaded,
-    /// There is no such model any more.
+    /// The server no longer has the model.
     ModelGone,
-    /// The update is at the server, after so many seconds.
+    /// The update was uploaded, in this many seconds.
     Uploaded(f64),
 }
 
-/// The end of a transfer; never, if there is none.
-pub(super) async fn transfer_result(moving: &mut Option<Transfer>) -> Result<TransferResult, Status> {
-    match moving {
-        Some(moving) => moving.await,
+/// Waits for the end of the transfer, or for ever if there is none.
+pub(super) async fn transfer_result(transfer: &mut Option<Transfer>) -> Result<TransferResult, Status> {
+    match transfer {
+        Some(transfer) => transfer.await,
         None => std::future::pending().await,
     }
 }
 
-/// Gets a model, from where it broke off.
+/// Downloads a model, resuming where it broke off.
 pub(super) async fn download(
     mut server: ServerClient,
     session: Bytes,
     model: checks::ModelRef,
-    have: Arc<Mutex<BytesMut>>,
+    received: Arc<Mutex<BytesMut>>,
 ) -> Result<TransferResult, Status> {
-    let lock = || have.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = || received.lock().unwrap_or_else(PoisonError::into_inner);
     let digest = Bytes::copy_from_slice(model.digest.bytes());
     let request = wire::FetchRequest { session, digest, offset: lock().len() as u64 };
     let mut chunks = match server.fetch(request).await {
@@ -52,20 +53,21 @@ pub(super) async fn download(
         chunks => chunks?.into_inner(),
     };
     while let Some(chunk) = chunks.message().await? {
-        let mut have = lock();
-        if chunk.bytes.is_empty() || (have.len() + chunk.bytes.len()) as u64 > model.bytes {
-            have.clear();
-            return Err(Status::data_loss("the server sends more than it said, or pieces of nothing"));
+        let mut received = lock();
+        if chunk.bytes.is_empty() || (received.len() + chunk.bytes.len()) as u64 > model.bytes {
+            received.clear();
+            return Err(Status::data_loss("the server sent more than it announced, or an empty chunk"));
         }
-        have.extend_from_slice(&chunk.bytes);
+        received.extend_from_slice(&chunk.bytes);
     }
     if (lock().len() as u64) < model.bytes {
-        return Err(Status::aborted("the model did not come to its end"));
+        return Err(Status::aborted("the model's download ended early"));
     }
     Ok(TransferResult::Downloaded)
 }
 
-/// Sends an update, from where it broke off; while the server has no room for it, after a pause that grows.
+/// Uploads an update, resuming where it broke off. While the server has no memory for it, retries with
+/// growing back-off.
 pub(super) async fn upload(
     server: ServerClient,
     session: Bytes,
@@ -93,12 +95,12 @@ async fn try_upload(
     packed: Bytes,
 ) -> Result<TransferResult, Status> {
     let (digest, bytes) = (content.digest.clone(), content.bytes);
-    let held = wire::HeldRequest { session: session.clone(), digest, bytes };
-    let offset = server.held(held).await?.into_inner().bytes;
-    // Without the time that it waited: methods go by how long sending takes.
+    let offset_request = wire::HeldRequest { session: session.clone(), digest, bytes };
+    let offset = server.held(offset_request).await?.into_inner().bytes;
+    // Waiting does not count, because methods use how long an upload takes.
     let began = Instant::now();
     let from = usize::try_from(offset).ok().filter(|&from| from <= packed.len());
-    let from = from.ok_or_else(|| Status::data_loss("the server holds more than there is"))?;
+    let from = from.ok_or_else(|| Status::data_loss("the server holds more bytes than the update has"))?;
     if from < packed.len() {
         let header = wire::Header { session, content: Some(content), offset };
         let header = wire::Part { part: Some(wire::part::Part::Header(header)) };

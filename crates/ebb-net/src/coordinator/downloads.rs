@@ -1,4 +1,4 @@
-//! Models that clients can fetch: piece by piece, so that a client that stops reading keeps nothing of them in memory.
+//! Models that clients download, chunk by chunk, so that a client that stops reading holds no copy in memory.
 
 use std::collections::HashSet;
 
@@ -9,13 +9,14 @@ use super::Coordinator;
 use crate::DOWNLOAD_CHUNK_BYTES;
 use crate::digest::Digest;
 
-/// Models of so many rounds can be fetched; older ones only while somebody is at it.
+/// Models of the last N rounds can be downloaded. Older ones only while a client downloads them.
 const ROUNDS_KEPT: u32 = 2;
 
-/// Somebody is at a model who fetched a piece of it within so many seconds: on a slow way, some go at once and then none for a while.
+/// A download without a new chunk for this many seconds counts as ended. On a slow link chunks come in
+/// bursts.
 const DOWNLOAD_STALL_S: f64 = 60.0;
 
-/// A model that can be fetched.
+/// A model that clients can download.
 #[derive(Clone, Debug)]
 pub(super) struct PublishedModel {
     pub(super) bytes: Bytes,
@@ -23,18 +24,18 @@ pub(super) struct PublishedModel {
     pub(super) round: RoundNo,
 }
 
-/// A client that fetches a model: it fetches one at a time.
+/// A download. Each client has at most one.
 #[derive(Clone, Debug)]
 pub(crate) struct Download {
     session: Bytes,
     digest: Digest,
     sequence: u64,
-    /// How long the model is.
+    /// The length of the model in bytes.
     pub(crate) bytes: usize,
 }
 
 impl Coordinator {
-    /// Lets go of models that are too old, now that a round begins.
+    /// Drops old models when a round begins.
     pub(super) fn forget_old_models(&mut self, number: RoundNo, now_s: f64) {
         let at_it = self.sessions.values().filter_map(|session| session.current_download);
         let at_it: HashSet<_> =
@@ -43,32 +44,33 @@ impl Coordinator {
             .retain(|digest, content| content.round + ROUNDS_KEPT > number || at_it.contains(digest));
     }
 
-    /// A client that is connected begins to fetch a model, or goes on; nothing, if there is no such model any more.
+    /// Begins or resumes the download of a connected client. `None` if there is no such model any more.
     pub(crate) fn begin_download(&mut self, session: &Bytes, digest: &[u8], now_s: f64) -> Option<Download> {
-        let line = *self.by_session_key.get(<&[u8; 16]>::try_from(session.as_ref()).ok()?)?;
+        let connection = *self.by_session_key.get(<&[u8; 16]>::try_from(session.as_ref()).ok()?)?;
         let digest = Digest::from_slice(digest)?;
         let bytes = self.published_models.get(&digest)?.bytes.len();
-        let known = self.sessions.get_mut(&line)?;
+        let known = self.sessions.get_mut(&connection)?;
         known.last_download_number += 1;
         known.current_download = Some((digest, now_s));
         Some(Download { session: session.clone(), digest, sequence: known.last_download_number, bytes })
     }
 
-    /// The next piece of a model, a copy; nothing, if that is not to be had any more, or the client was shut out, came anew or
-    /// fetches another one. It counts as sent: what it leads to may come back at once.
-    pub(crate) fn next_chunk(&mut self, fetching: &Download, from: usize, now_s: f64) -> Option<Bytes> {
-        let line = *self.by_session_key.get(<&[u8; 16]>::try_from(fetching.session.as_ref()).ok()?)?;
+    /// Copies the next chunk of a model. `None` if the model is gone, or if the client was revoked,
+    /// reconnected or began another download. The chunk counts as sent, because the reply to it may come at
+    /// once.
+    pub(crate) fn next_chunk(&mut self, download: &Download, from: usize, now_s: f64) -> Option<Bytes> {
+        let connection = *self.by_session_key.get(<&[u8; 16]>::try_from(download.session.as_ref()).ok()?)?;
         let session =
-            self.sessions.get_mut(&line).filter(|one| one.last_download_number == fetching.sequence)?;
+            self.sessions.get_mut(&connection).filter(|one| one.last_download_number == download.sequence)?;
         session.last_seen_s = now_s;
-        let content = self.published_models.get(&fetching.digest)?;
+        let content = self.published_models.get(&download.digest)?;
         let to = content.bytes.len().min(from + DOWNLOAD_CHUNK_BYTES);
-        session.current_download = (to < content.bytes.len()).then_some((fetching.digest, now_s));
-        let piece = Bytes::copy_from_slice(content.bytes.get(from..to)?);
+        session.current_download = (to < content.bytes.len()).then_some((download.digest, now_s));
+        let chunk = Bytes::copy_from_slice(content.bytes.get(from..to)?);
         let head = content.bytes.len() as u64 - content.payload;
         let payload = (to as u64).saturating_sub(head.max(from as u64));
         self.fetched_bytes += payload;
         self.progress.1 += payload;
-        Some(piece)
+        Some(chunk)
     }
 }

@@ -1,5 +1,5 @@
-//! Conversations in which some members of the fleet say anything: whatever it is, rounds close with whole answers to what was
-//! asked, each once, and nobody else loses theirs.
+//! Conversations in which some members send arbitrary messages. Rounds still close with complete updates of
+//! selected clients, each once, and honest clients lose none of theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -15,11 +15,11 @@ use crate::tokens::Terms;
 
 const SERVER: [u8; 16] = [9; 16];
 const N_PARAMS: usize = 2;
-/// Clients 0 and 1 do as they are told, on lines 0 and 1; the others do as they please.
+/// Clients 0 and 1 are honest, on connections 0 and 1. The others send anything.
 const HONEST: u32 = 2;
 const N_CLIENTS: u32 = 4;
 
-/// One of everything that a client can say.
+/// One message of each kind that a client can send.
 pub(crate) fn one_message_of_each_kind() -> Vec<ClientMessage> {
     let abilities =
         Some(wire::Abilities { partial: true, sides: true, own_start: false, probe: true, evaluate: true });
@@ -43,47 +43,47 @@ pub(crate) fn one_message_of_each_kind() -> Vec<ClientMessage> {
     ]
 }
 
-/// What survives of a desk at which jobs are open.
+/// The saved state of a coordinator with open jobs.
 pub(crate) fn saved_coordinator() -> SavedCoordinator {
-    let mut floor = FuzzedCoordinator::new();
-    floor.begin_round(Wait::Deadline);
-    SavedCoordinator::of(&floor.coordinator)
+    let mut fixture = FuzzedCoordinator::new();
+    fixture.begin_round(Wait::Deadline);
+    SavedCoordinator::of(&fixture.coordinator)
 }
 
-/// Holds a conversation; whether a rogue's answer was taken in it.
+/// Plays a random conversation. Returns whether an update of a rogue was accepted.
 pub(crate) fn run_random_conversation(stream: &mut Stream) -> bool {
-    let mut floor = FuzzedCoordinator::new();
-    floor.close_or_begin_round(stream);
+    let mut fixture = FuzzedCoordinator::new();
+    fixture.close_or_begin_round(stream);
     for _ in 0..10 + stream.below(30) {
         match stream.below(16) {
-            0 => floor.close_or_begin_round(stream),
-            1 => floor.time_passes(stream.uniform() * 6.0),
-            2 => floor.send_honest_update(stream.below(HONEST as usize) as u32),
-            3 => floor.decode_one(stream),
-            4 if stream.below(8) == 0 => floor.coordinator.revoke([ClientId::new(3)]),
-            4 => floor.query(stream),
-            5 => floor.coordinator.disconnected(floor.random_connection(stream)),
-            6 => floor.enrol(stream),
-            7 => floor.connect(stream),
-            8 | 9 => floor.transfer(stream),
-            10 | 11 => floor.send_rogue_update(stream),
-            _ => floor.send_random_message(stream),
+            0 => fixture.close_or_begin_round(stream),
+            1 => fixture.time_passes(stream.uniform() * 6.0),
+            2 => fixture.send_honest_update(stream.below(HONEST as usize) as u32),
+            3 => fixture.decode_one(stream),
+            4 if stream.below(8) == 0 => fixture.coordinator.revoke([ClientId::new(3)]),
+            4 => fixture.query(stream),
+            5 => fixture.coordinator.disconnected(fixture.random_connection(stream)),
+            6 => fixture.enrol(stream),
+            7 => fixture.connect(stream),
+            8 | 9 => fixture.transfer(stream),
+            10 | 11 => fixture.send_rogue_update(stream),
+            _ => fixture.send_random_message(stream),
         }
-        floor.apply_effects();
-        floor.check_invariants();
+        fixture.apply_effects();
+        fixture.check_invariants();
     }
-    // In the end everybody has answered who wants to, and is told.
-    while !floor.undecoded.is_empty() {
-        floor.decode_one(stream);
+    // In the end every honest client has returned its update, and knows the outcome.
+    while !fixture.undecoded.is_empty() {
+        fixture.decode_one(stream);
     }
-    floor.time_passes(1000.0);
-    floor.close_or_begin_round(stream);
-    floor.apply_effects();
-    floor.check_invariants();
-    floor.n_rogue_updates > 0
+    fixture.time_passes(1000.0);
+    fixture.close_or_begin_round(stream);
+    fixture.apply_effects();
+    fixture.check_invariants();
+    fixture.n_rogue_updates > 0
 }
 
-/// A desk, and everybody around it.
+/// A coordinator with all its clients.
 struct FuzzedCoordinator {
     coordinator: Coordinator,
     now_s: f64,
@@ -91,18 +91,18 @@ struct FuzzedCoordinator {
     last_connection: ConnectionId,
     round: RoundNo,
     is_open: bool,
-    /// Answers that are being looked at.
+    /// Updates that are being decoded.
     undecoded: Vec<UndecodedUpdate>,
-    /// Jobs that were handed out, by the line and the round.
+    /// Jobs that were handed out, by connection and round.
     jobs: BTreeMap<(ConnectionId, RoundNo), wire::Job>,
-    /// The answers that a well-meaning client sent and was not told of.
+    /// Updates of honest clients whose outcome they do not know.
     unsettled: BTreeSet<(ConnectionId, RoundNo)>,
-    /// Every answer that a round closed with.
+    /// Every update that a round closed with.
     closed_with: BTreeSet<(ClientId, RoundNo)>,
     uploads: Vec<(UploadHandle, Vec<u8>)>,
     contents: Vec<wire::Content>,
     n_rogue_updates: u64,
-    /// How often a well-meaning client had to wait for room.
+    /// How often an honest client had to wait for memory.
     n_deferred: u64,
 }
 
@@ -119,7 +119,7 @@ impl FuzzedCoordinator {
             max_clients: 10,
             max_samples: 1000,
             max_samples_times_median: None,
-            // Room for a few answers.
+            // Memory for a few updates.
             update_memory_bytes: 64,
             required_capabilities: Capabilities::default(),
             optional_capabilities: Capabilities::default(),
@@ -131,7 +131,7 @@ impl FuzzedCoordinator {
             seed: 1,
         };
         let members = Members::new(Vec::new(), Vec::new(), rules.max_clients);
-        let mut floor = FuzzedCoordinator {
+        let mut fixture = FuzzedCoordinator {
             coordinator: Coordinator::new(rules, key(), SERVER, members),
             now_s: 0.0,
             next_entry: 0,
@@ -149,21 +149,21 @@ impl FuzzedCoordinator {
         };
         for client in 0..N_CLIENTS {
             let request = wire::EnrolRequest { token: token(), secret: secret(client), number: Some(client) };
-            floor.coordinator.enrol(&request, &key(), 500).unwrap();
-            assert!(floor.hello(ConnectionId::from(client), &hello(client, client, Bytes::new())));
-            floor.coordinator.receive(ConnectionId::from(client), ClientMessage::Ready(ready()), 0.0);
+            fixture.coordinator.enrol(&request, &key(), 500).unwrap();
+            assert!(fixture.hello(ConnectionId::from(client), &hello(client, client, Bytes::new())));
+            fixture.coordinator.receive(ConnectionId::from(client), ClientMessage::Ready(ready()), 0.0);
         }
-        floor.apply_effects();
-        floor
+        fixture.apply_effects();
+        fixture
     }
 
-    /// A client comes in, with a session that does not depend on chance.
-    fn hello(&mut self, line: ConnectionId, hello: &wire::Hello) -> bool {
-        let is_in = self.coordinator.hello(line, hello, self.now_s);
-        if let Some(session) = self.coordinator.sessions.get_mut(&line) {
+    /// A client connects, with a session key that is not random.
+    fn hello(&mut self, connection: ConnectionId, hello: &wire::Hello) -> bool {
+        let is_in = self.coordinator.hello(connection, hello, self.now_s);
+        if let Some(session) = self.coordinator.sessions.get_mut(&connection) {
             self.coordinator.by_session_key.remove(&session.session_key);
-            session.session_key = session_key(line);
-            self.coordinator.by_session_key.insert(session.session_key, line);
+            session.session_key = session_key(connection);
+            self.coordinator.by_session_key.insert(session.session_key, connection);
         }
         is_in
     }
@@ -172,15 +172,15 @@ impl FuzzedCoordinator {
         let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch_size: None };
         let global = Arc::new(Parcel::of(vec![self.round as f32; N_PARAMS]));
         let job = Arc::new(Job { round: self.round, global, learning_rate: 0.5, work });
-        let order = |client| Assignment {
+        let assignment = |client| Assignment {
             client: ClientId::new(client as usize),
             job: Arc::clone(&job),
             acknowledged: None,
         };
-        let orders: Vec<_> = (0..N_CLIENTS).map(order).collect();
-        let offers = PackedModel::pack_all(&orders, Packing::default());
-        self.coordinator.note_selection(self.round, &orders, &offers);
-        self.coordinator.begin_round(self.round, &orders, &offers, wait, self.now_s, 0.0);
+        let assignments: Vec<_> = (0..N_CLIENTS).map(assignment).collect();
+        let packed_models = PackedModel::pack_all(&assignments, Packing::default());
+        self.coordinator.mark_selected(self.round, &assignments, &packed_models);
+        self.coordinator.begin_round(self.round, &assignments, &packed_models, wait, self.now_s, 0.0);
         self.is_open = true;
         self.apply_effects();
     }
@@ -191,17 +191,17 @@ impl FuzzedCoordinator {
             return self.begin_round(wait);
         }
         let Some(closing) = self.coordinator.try_close_round(self.now_s) else { return };
-        for (_, arrived) in closing.updates {
-            let ReceivedUpdate { record: answer, update, unusable_because: flaw, .. } = arrived;
-            let asked = answer.base <= self.round && answer.client.number() < N_CLIENTS;
-            assert!(asked, "an answer to what was not asked: {answer:?}");
+        for (_, received) in closing.updates {
+            let ReceivedUpdate { record, update, unusable_because: flaw, .. } = received;
+            let asked = record.base <= self.round && record.client.number() < N_CLIENTS;
+            assert!(asked, "an update that was not asked for: {record:?}");
             assert!(
-                self.closed_with.insert((answer.client, answer.base)),
-                "an answer that counts twice: {answer:?}"
+                self.closed_with.insert((record.client, record.base)),
+                "an update that counts twice: {record:?}"
             );
             if flaw.is_none() {
-                let figures = [Some(answer.loss), Some(answer.loss_fall), answer.accuracy];
-                assert!(figures.iter().flatten().all(|figure| figure.is_finite()), "{answer:?}");
+                let metrics = [Some(record.loss), Some(record.loss_fall), record.accuracy];
+                assert!(metrics.iter().flatten().all(|metric| metric.is_finite()), "{record:?}");
                 let sound = |vector: &Vec<f32>| {
                     vector.len() == N_PARAMS && vector.iter().all(|value| value.is_finite())
                 };
@@ -210,19 +210,19 @@ impl FuzzedCoordinator {
                     delta.is_none_or(|delta| sound(&delta.model) && delta.side_vectors.values().all(sound)),
                     "{delta:?}"
                 );
-                self.n_rogue_updates += u64::from(answer.client.number() >= HONEST);
+                self.n_rogue_updates += u64::from(record.client.number() >= HONEST);
             }
         }
         self.is_open = false;
         self.round += 1;
     }
 
-    /// Whoever is well-meaning is heard all the while.
+    /// Honest clients send heartbeats all the while.
     fn time_passes(&mut self, seconds: f64) {
         self.now_s += seconds;
-        for line in 0..ConnectionId::from(HONEST) {
+        for connection in 0..ConnectionId::from(HONEST) {
             self.coordinator.receive(
-                line,
+                connection,
                 ClientMessage::Heartbeat(wire::Heartbeat { steps: 0 }),
                 self.now_s,
             );
@@ -231,42 +231,44 @@ impl FuzzedCoordinator {
     }
 
     fn send_honest_update(&mut self, client: u32) {
-        let line = ConnectionId::from(client);
-        let Some((&(_, round), job)) = self.jobs.range((line, 0)..=(line, RoundNo::MAX)).next() else {
+        let connection = ConnectionId::from(client);
+        let Some((&(_, round), job)) = self.jobs.range((connection, 0)..=(connection, RoundNo::MAX)).next()
+        else {
             return;
         };
         let ticket = job.ticket.clone();
         let packed = pack(&Parcel::of(vec![1.0; N_PARAMS]), Packing::default()).bytes;
         let content = content(&packed);
-        let header = wire::Header { session: session(line), content: Some(content.clone()), offset: 0 };
+        let header = wire::Header { session: session(connection), content: Some(content.clone()), offset: 0 };
         let sender = match self.coordinator.begin_upload(&header, self.now_s) {
-            // It tries again later.
+            // It retries later.
             Err(uploads::NO_MEMORY) => return self.n_deferred += 1,
-            begun => begun.expect("it owes an answer"),
+            begun => begun.expect("its job is pending"),
         };
-        self.jobs.remove(&(line, round));
+        self.jobs.remove(&(connection, round));
         assert_eq!(self.coordinator.add_upload(sender, &packed, self.now_s), Ok(packed.len() as u64));
-        self.unsettled.insert((line, round));
+        self.unsettled.insert((connection, round));
         self.coordinator.receive(
-            line,
+            connection,
             ClientMessage::Answer(update_message(round, ticket, content)),
             self.now_s,
         );
     }
 
-    /// Looks at an answer, and enters it: one of those that wait, for that is done on several threads.
+    /// Decodes an update and appends it to the journal. Any of the waiting ones, because several threads do
+    /// it.
     fn decode_one(&mut self, stream: &mut Stream) {
         if self.undecoded.is_empty() {
             return;
         }
-        let unread = self.undecoded.remove(stream.below(self.undecoded.len()));
-        let (client, round) = (unread.client, unread.round());
-        match unread.decode() {
+        let undecoded = self.undecoded.remove(stream.below(self.undecoded.len()));
+        let (client, round) = (undecoded.client, undecoded.round());
+        match undecoded.decode() {
             Err((reason, message)) => {
-                self.coordinator.reject_update(client, round, reason, message, self.now_s)
+                self.coordinator.reject_update(client, round, reason, message, self.now_s);
             }
-            Ok(arrived) => {
-                self.coordinator.update_journaled(self.next_entry, arrived, self.now_s);
+            Ok(received) => {
+                self.coordinator.update_journaled(self.next_entry, received, self.now_s);
                 self.next_entry += 1;
             }
         }
@@ -275,7 +277,7 @@ impl FuzzedCoordinator {
     fn query(&mut self, stream: &mut Stream) {
         if stream.below(2) == 0 {
             let found = self.coordinator.end_query();
-            let sound = |measured: &ProbeResult| measured.loss.is_finite() && measured.train_s >= 0.0;
+            let sound = |probed: &ProbeResult| probed.loss.is_finite() && probed.train_s >= 0.0;
             assert!(found.probed.values().all(sound), "{found:?}");
             let sound = |(samples, loss, hits): &(f64, f64, Option<f64>)| {
                 *samples >= 0.0 && loss.is_finite() && hits.is_none_or(|hits| hits <= *samples + 1e-9)
@@ -285,11 +287,16 @@ impl FuzzedCoordinator {
         }
         let clients: Vec<_> = (0..N_CLIENTS as usize).map(ClientId::new).collect();
         let parcel = Parcel::of(vec![0.0; N_PARAMS]);
-        let offer = PackedModel::pack(&parcel, Packing::default());
-        self.coordinator.begin_query(&clients, Query::Evaluate(self.round, &parcel), &offer, self.now_s);
+        let packed_model = PackedModel::pack(&parcel, Packing::default());
+        self.coordinator.begin_query(
+            &clients,
+            Query::Evaluate(self.round, &parcel),
+            &packed_model,
+            self.now_s,
+        );
     }
 
-    /// A line of a rogue, of whoever is there or nobody.
+    /// A connection of a rogue, or one that does not exist.
     fn random_connection(&self, stream: &mut Stream) -> ConnectionId {
         ConnectionId::from(HONEST)
             + stream.below((self.last_connection - ConnectionId::from(HONEST)) as usize + 1) as ConnectionId
@@ -306,27 +313,27 @@ impl FuzzedCoordinator {
         assert!(enrolled.is_ok() || self.coordinator.members.iter().count() == before);
     }
 
-    /// Somebody says who it is, or wants to be.
+    /// A client sends a hello, with a right or a wrong secret.
     fn connect(&mut self, stream: &mut Stream) {
         let (client, knows) = (stream.below(5) as u32, HONEST + stream.below(2) as u32);
         let session =
             [Bytes::new(), session(self.random_connection(stream)), session(0)][stream.below(2)].clone();
         let Some(hello) = maybe_damaged(&hello(client, knows, session), stream) else { return };
         self.last_connection += 1;
-        let line = self.last_connection;
-        if self.hello(line, &hello) {
-            assert!(hello.client >= HONEST, "let in as somebody else: {hello:?}");
+        let connection = self.last_connection;
+        if self.hello(connection, &hello) {
+            assert!(hello.client >= HONEST, "accepted as another client: {hello:?}");
         }
     }
 
-    /// Sends, or goes on sending.
+    /// Begins or resumes an upload.
     fn transfer(&mut self, stream: &mut Stream) {
-        let line = self.random_connection(stream);
+        let connection = self.random_connection(stream);
         match stream.below(4) {
             0 => {
                 let (packed, content) = random_update(stream);
                 let header =
-                    wire::Header { session: session(line), content: Some(content.clone()), offset: 0 };
+                    wire::Header { session: session(connection), content: Some(content.clone()), offset: 0 };
                 let Some(header) = maybe_damaged(&header, stream) else { return };
                 if let Ok(sender) = self.coordinator.begin_upload(&header, self.now_s) {
                     self.uploads.push((sender, packed));
@@ -346,16 +353,16 @@ impl FuzzedCoordinator {
             _ => {
                 let digest = self.contents.last().map_or_else(Bytes::new, |content| content.digest.clone());
                 let request =
-                    wire::FetchRequest { session: session(line), digest, offset: stream.next_u64() };
+                    wire::FetchRequest { session: session(connection), digest, offset: stream.next_u64() };
                 let Some(request) = maybe_damaged(&request, stream) else { return };
                 let (session, digest) = (request.session.clone(), request.digest.clone());
                 let bytes = [0, 20, 100][stream.below(3)];
                 let _ =
                     self.coordinator.upload_offset(&wire::HeldRequest { session, digest, bytes }, self.now_s);
-                let fetching = self.coordinator.begin_download(&request.session, &request.digest, self.now_s);
-                if let Some(fetching) = fetching {
-                    let from = usize::try_from(request.offset).unwrap_or(usize::MAX) % (2 * fetching.bytes);
-                    let _ = self.coordinator.next_chunk(&fetching, from, self.now_s);
+                let download = self.coordinator.begin_download(&request.session, &request.digest, self.now_s);
+                if let Some(download) = download {
+                    let from = usize::try_from(request.offset).unwrap_or(usize::MAX) % (2 * download.bytes);
+                    let _ = self.coordinator.next_chunk(&download, from, self.now_s);
                 }
             }
         }
@@ -363,10 +370,14 @@ impl FuzzedCoordinator {
         assert!(held <= N_CLIENTS as usize);
     }
 
-    /// A rogue says something: what fits its job as often as not.
+    /// A rogue sends a message, which matches its job every other time.
     fn send_random_message(&mut self, stream: &mut Stream) {
-        let line = self.random_connection(stream);
-        let job = self.jobs.range((line, 0)..=(line, RoundNo::MAX)).next_back().map(|(_, job)| job.clone());
+        let connection = self.random_connection(stream);
+        let job = self
+            .jobs
+            .range((connection, 0)..=(connection, RoundNo::MAX))
+            .next_back()
+            .map(|(_, job)| job.clone());
         let mut all = one_message_of_each_kind();
         let mut message = all.swap_remove(stream.below(all.len()));
         if let (Some(job), 0..=5) = (job, stream.below(8)) {
@@ -374,19 +385,24 @@ impl FuzzedCoordinator {
             let content = content.unwrap_or_default();
             message = ClientMessage::Answer(update_message(job.round, job.ticket, content));
         }
-        let Some(said) = maybe_damaged(&wire::FromClient { message: Some(message) }, stream) else { return };
-        let Some(said) = said.message else { return };
-        self.receive(line, &said);
+        let Some(message) = maybe_damaged(&wire::FromClient { message: Some(message) }, stream) else {
+            return;
+        };
+        let Some(message) = message.message else { return };
+        self.receive(connection, &message);
     }
 
-    /// A rogue does as it is told, or nearly.
+    /// A rogue does its job, or nearly.
     fn send_rogue_update(&mut self, stream: &mut Stream) {
-        let jobs: Vec<_> =
-            self.jobs.iter().filter(|((line, _), _)| *line >= ConnectionId::from(HONEST)).collect();
+        let jobs: Vec<_> = self
+            .jobs
+            .iter()
+            .filter(|((connection, _), _)| *connection >= ConnectionId::from(HONEST))
+            .collect();
         if jobs.is_empty() {
             return;
         }
-        let (&(line, round), job) = jobs[stream.below(jobs.len())];
+        let (&(connection, round), job) = jobs[stream.below(jobs.len())];
         let ticket = match stream.below(8) {
             0 => job.ticket.slice(..stream.below(16)),
             1 => jobs[stream.below(jobs.len())].1.ticket.clone(),
@@ -394,65 +410,74 @@ impl FuzzedCoordinator {
             _ => job.ticket.clone(),
         };
         let (packed, content) = random_update(stream);
-        let header = wire::Header { session: session(line), content: Some(content.clone()), offset: 0 };
+        let header = wire::Header { session: session(connection), content: Some(content.clone()), offset: 0 };
         let Some(header) = maybe_damaged(&header, stream) else { return };
         if let Ok(sender) = self.coordinator.begin_upload(&header, self.now_s) {
             let _ = self.coordinator.add_upload(sender, &packed, self.now_s);
         }
         let message = ClientMessage::Answer(update_message(round, ticket, content));
-        let Some(said) = maybe_damaged(&wire::FromClient { message: Some(message) }, stream) else { return };
-        if let Some(said) = said.message {
-            self.receive(line, &said);
+        let Some(message) = maybe_damaged(&wire::FromClient { message: Some(message) }, stream) else {
+            return;
+        };
+        if let Some(message) = message.message {
+            self.receive(connection, &message);
         }
     }
 
-    /// Tells the desk something. Only an answer with the ticket of its client and round is looked at.
-    fn receive(&mut self, line: ConnectionId, said: &ClientMessage) {
-        let forged = match (said, self.coordinator.sessions.get(&line)) {
-            (ClientMessage::Answer(answer), Some(session)) => {
-                !self.coordinator.is_ticket(session.client, answer.round, &answer.ticket)
+    /// Passes a message to the coordinator. Only an update with the ticket of its client and round is
+    /// decoded.
+    fn receive(&mut self, connection: ConnectionId, message: &ClientMessage) {
+        let forged = match (message, self.coordinator.sessions.get(&connection)) {
+            (ClientMessage::Answer(record), Some(session)) => {
+                !self.coordinator.is_ticket(session.client, record.round, &record.ticket)
             }
             _ => true,
         };
         let before = self.undecoded.len();
-        self.coordinator.receive(line, said.clone(), self.now_s);
+        self.coordinator.receive(connection, message.clone(), self.now_s);
         self.apply_effects();
-        assert!(self.undecoded.len() == before || !forged, "an answer without a ticket: {said:?}");
+        assert!(self.undecoded.len() == before || !forged, "an update without a ticket: {message:?}");
     }
 
-    /// Does what the desk says.
+    /// Carries out the effects of the coordinator.
     fn apply_effects(&mut self) {
         for effect in self.coordinator.take_effects() {
             match effect {
-                Effect::Send(line, ServerMessage::Job(job)) => drop(self.jobs.insert((line, job.round), job)),
-                Effect::Send(line, ServerMessage::Settled(settled)) if line < ConnectionId::from(HONEST) => {
-                    assert_eq!(settled.refused, "", "a well-meant answer is lost");
-                    assert!(self.unsettled.remove(&(line, settled.round)), "settled twice");
+                Effect::Send(connection, ServerMessage::Job(job)) => {
+                    drop(self.jobs.insert((connection, job.round), job));
                 }
-                Effect::Send(line, ServerMessage::Refused(refused)) => {
-                    assert!(line >= ConnectionId::from(HONEST), "{refused:?}");
+                Effect::Send(connection, ServerMessage::Settled(settled))
+                    if connection < ConnectionId::from(HONEST) =>
+                {
+                    assert_eq!(settled.refused, "", "an honest update is lost");
+                    assert!(self.unsettled.remove(&(connection, settled.round)), "settled twice");
                 }
-                Effect::Close(line) => {
-                    assert!(line >= ConnectionId::from(HONEST), "hung up on whoever means well")
+                Effect::Send(connection, ServerMessage::Refused(refused)) => {
+                    assert!(connection >= ConnectionId::from(HONEST), "{refused:?}");
                 }
-                Effect::Decode(unread) => self.undecoded.push(*unread),
+                Effect::Close(connection) => {
+                    assert!(connection >= ConnectionId::from(HONEST), "an honest client is disconnected");
+                }
+                Effect::Decode(undecoded) => self.undecoded.push(*undecoded),
                 Effect::Send(..) | Effect::Write(_) => {}
             }
         }
     }
 
-    /// What holds at any time.
+    /// Checks what holds at any time.
     fn check_invariants(&self) {
-        let desk = &self.coordinator;
-        assert_eq!(desk.sessions.len(), desk.by_client.len());
-        assert_eq!(desk.sessions.len(), desk.by_session_key.len());
-        assert!((0..ConnectionId::from(HONEST)).all(|line| desk.sessions.contains_key(&line)));
-        assert!(desk.in_flight.len() <= desk.rules.max_clients as usize);
-        let (in_flight, kept, peak) = desk.memory_in_use();
-        let most = desk.rules.update_memory_bytes.max(desk.rules.bounds().max_packed_bytes());
+        let coordinator = &self.coordinator;
+        assert_eq!(coordinator.sessions.len(), coordinator.by_client.len());
+        assert_eq!(coordinator.sessions.len(), coordinator.by_session_key.len());
+        assert!(
+            (0..ConnectionId::from(HONEST)).all(|connection| coordinator.sessions.contains_key(&connection))
+        );
+        assert!(coordinator.in_flight.len() <= coordinator.rules.max_clients as usize);
+        let (in_flight, kept, peak) = coordinator.memory_in_use();
+        let most = coordinator.rules.update_memory_bytes.max(coordinator.rules.bounds().max_packed_bytes());
         assert!(in_flight + kept <= peak && peak <= most, "{in_flight} and {kept} bytes, once {peak}");
-        let unsettled = self.undecoded.iter().filter(|unread| unread.client.number() < HONEST).count();
-        assert_eq!(self.unsettled.len(), unsettled, "whoever answered is told once it is written");
+        let unsettled = self.undecoded.iter().filter(|undecoded| undecoded.client.number() < HONEST).count();
+        assert_eq!(self.unsettled.len(), unsettled, "clients learn the outcome once the update is written");
     }
 }
 
@@ -482,10 +507,10 @@ fn hello(client: u32, knows: u32, session: Bytes) -> wire::Hello {
 }
 
 fn ready() -> wire::Ready {
-    let abilities = Capabilities { partial: true, evaluate: true, ..Capabilities::default() };
+    let capabilities = Capabilities { partial: true, evaluate: true, ..Capabilities::default() };
     wire::Ready {
         samples: 20,
-        abilities: Some(crate::convert::to_wire_capabilities(abilities)),
+        abilities: Some(crate::convert::to_wire_capabilities(capabilities)),
         in_hand: None,
     }
 }
@@ -509,11 +534,11 @@ fn content(packed: &[u8]) -> wire::Content {
     wire::Content { digest: Bytes::copy_from_slice(digest.bytes()), bytes: packed.len() as u64 }
 }
 
-fn session(line: ConnectionId) -> Bytes {
-    Bytes::copy_from_slice(&session_key(line))
+fn session(connection: ConnectionId) -> Bytes {
+    Bytes::copy_from_slice(&session_key(connection))
 }
 
-/// Vectors that may be used, of another length or damaged, and what they are called.
+/// Vectors that may be valid, of another length or damaged, and their digest.
 fn random_update(stream: &mut Stream) -> (Vec<u8>, wire::Content) {
     let mut parcel = Parcel::of(vec![0.5; N_PARAMS + usize::from(stream.below(8) == 0)]);
     if stream.below(4) == 0 {
@@ -529,7 +554,7 @@ fn random_update(stream: &mut Stream) -> (Vec<u8>, wire::Content) {
     (packed, content)
 }
 
-/// A message as it comes: as often as not damaged, and nothing if it cannot be read any more.
+/// A message as it is received: damaged every other time. `None` if it cannot be decoded.
 fn maybe_damaged<M: Message + Default>(message: &M, stream: &mut Stream) -> Option<M> {
     let mut bytes = message.encode_to_vec();
     if stream.below(2) == 0 {
@@ -538,6 +563,6 @@ fn maybe_damaged<M: Message + Default>(message: &M, stream: &mut Stream) -> Opti
     M::decode(bytes.as_slice()).ok()
 }
 
-fn session_key(line: ConnectionId) -> [u8; 16] {
-    *Digest::of(&line.to_le_bytes()).bytes().first_chunk().expect("a digest has more bytes")
+fn session_key(connection: ConnectionId) -> [u8; 16] {
+    *Digest::of(&connection.to_le_bytes()).bytes().first_chunk().expect("a digest has more bytes")
 }

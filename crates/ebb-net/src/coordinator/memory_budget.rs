@@ -1,27 +1,27 @@
-//! One bound on the memory that answers take: on their way, not read yet, not written yet, and kept for the
-//! open round.
+//! One bound on the memory of updates: being received, being decoded, being written, and kept for the open
+//! round.
 //!
-//! What is in flight always comes to its end: it is read and written whatever else there is, or its client is
-//! dropped. So room that was given comes back, and one upload is let in at any size when nothing else is in
-//! flight.
+//! Updates in flight always finish: they are decoded and written whatever else happens, or their client is
+//! dropped. Their memory is therefore released, and one upload of any size is admitted when nothing else is
+//! in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ebb_round::ClientId;
 
-/// A client that was told to wait keeps its place for so long: ours ask again at least once a second.
+/// How long a waiting client keeps its place in the queue. Clients ask again at least once a second.
 const QUEUE_PLACE_S: f64 = 5.0;
 
-/// The bound, and what is taken of it.
+/// The bound, and how much of it is reserved.
 #[derive(Debug)]
 pub(super) struct MemoryBudget {
     limit_bytes: u64,
     in_flight_bytes: Arc<AtomicU64>,
     kept_bytes: Arc<AtomicU64>,
-    /// The most that was ever taken.
+    /// The most that was ever reserved.
     peak_bytes: u64,
-    /// Whoever was told to wait, in the order in which they asked.
+    /// Clients that have to wait, in the order of their first request.
     queue: Vec<QueuedUpload>,
 }
 
@@ -29,11 +29,11 @@ pub(super) struct MemoryBudget {
 struct QueuedUpload {
     client: ClientId,
     bytes: u64,
-    /// When it asked last.
+    /// When it last asked.
     last_asked_s: f64,
 }
 
-/// Memory that one answer may take, until this is dropped.
+/// Memory reserved for one update. Dropping it releases the memory.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     bytes: u64,
@@ -64,8 +64,8 @@ impl MemoryBudget {
         }
     }
 
-    /// Whether a client may send so many bytes now: there is room, also for those that wait longer. If not,
-    /// it waits.
+    /// Whether a client may upload this many bytes now. It must leave enough for clients that wait longer. If
+    /// not, the client joins the queue.
     pub(super) fn may_upload(&mut self, client: ClientId, bytes: u64, now_s: f64) -> bool {
         self.queue.retain(|one| one.client == client || now_s <= one.last_asked_s + QUEUE_PLACE_S);
         let at = self.queue.iter().position(|one| one.client == client).unwrap_or_else(|| {
@@ -79,42 +79,42 @@ impl MemoryBudget {
         in_flight + before + bytes <= self.limit_bytes || (at == 0 && in_flight == 0)
     }
 
-    /// Whether so many bytes more fit beside all that is taken.
+    /// Whether this many more bytes fit.
     pub(super) fn fits(&self, bytes: u64) -> bool {
         self.in_flight_bytes() + self.kept_bytes() + bytes <= self.limit_bytes
     }
 
-    /// Room for the upload of a client, which does not wait any more.
+    /// Reserves memory for the upload of a client, which leaves the queue.
     pub(super) fn reserve_in_flight(&mut self, client: ClientId, bytes: u64) -> Reservation {
         self.leave_queue(client);
-        let room = Reservation::new(bytes, &self.in_flight_bytes);
+        let reservation = Reservation::new(bytes, &self.in_flight_bytes);
         self.update_peak();
-        room
+        reservation
     }
 
-    /// Room for an answer that is kept, if there is any.
+    /// Reserves memory for a kept update, if it fits.
     pub(super) fn reserve_kept(&mut self, bytes: u64) -> Option<Reservation> {
-        let room = self.fits(bytes).then(|| Reservation::new(bytes, &self.kept_bytes));
+        let reservation = self.fits(bytes).then(|| Reservation::new(bytes, &self.kept_bytes));
         self.update_peak();
-        room
+        reservation
     }
 
-    /// A client does not wait any more.
+    /// Removes a client from the queue.
     fn leave_queue(&mut self, client: ClientId) {
         self.queue.retain(|one| one.client != client);
     }
 
-    /// Bytes of answers that are on their way, not read or not written yet.
+    /// Bytes of updates that are being received, decoded or written.
     pub(super) fn in_flight_bytes(&self) -> u64 {
         self.in_flight_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of answers that are kept.
+    /// Bytes of kept updates.
     pub(super) fn kept_bytes(&self) -> u64 {
         self.kept_bytes.load(Ordering::Relaxed)
     }
 
-    /// The most bytes that were ever taken.
+    /// The most bytes that were ever reserved.
     pub(super) fn peak_bytes(&self) -> u64 {
         self.peak_bytes
     }
@@ -138,7 +138,10 @@ mod tests {
         assert!(budget.may_upload(id(0), 60, 0.0));
         let first = budget.reserve_in_flight(id(0), 60);
         assert!(!budget.may_upload(id(1), 60, 1.0));
-        assert!(!budget.may_upload(id(2), 30, 2.0), "it would fit, but not beside the one that waits longer");
+        assert!(
+            !budget.may_upload(id(2), 30, 2.0),
+            "it would fit, but not together with the one that waits longer"
+        );
         assert!(!budget.may_upload(id(1), 60, 3.0));
         drop(first);
         assert!(budget.may_upload(id(1), 60, 4.0));
@@ -158,9 +161,12 @@ mod tests {
         assert!(!budget.may_upload(id(1), 100, 0.0));
         assert!(!budget.may_upload(id(2), 100, QUEUE_PLACE_S));
         drop(first);
-        assert!(!budget.may_upload(id(2), 100, QUEUE_PLACE_S), "the other may still come");
+        assert!(!budget.may_upload(id(2), 100, QUEUE_PLACE_S), "the other one still has its place");
         assert!(budget.may_upload(id(2), 100, QUEUE_PLACE_S + 0.1));
-        assert!(!budget.may_upload(id(1), 100, QUEUE_PLACE_S + 0.1), "it waits behind the one that came");
+        assert!(
+            !budget.may_upload(id(1), 100, QUEUE_PLACE_S + 0.1),
+            "it waits behind the one that asked again"
+        );
     }
 
     #[test]
@@ -180,7 +186,7 @@ mod tests {
         assert!(budget.reserve_kept(50).is_none());
         let kept = budget.reserve_kept(40).unwrap();
         assert!(!budget.fits(1));
-        assert!(budget.may_upload(id(1), 40, 0.0), "what is kept gives way");
+        assert!(budget.may_upload(id(1), 40, 0.0), "kept updates give way");
         drop(sent);
         assert_eq!((budget.in_flight_bytes(), budget.kept_bytes()), (0, 40));
         drop(kept);

@@ -1,4 +1,4 @@
-//! Rounds at the desk: jobs handed out, answers taken, and when it is time to close.
+//! Rounds: which jobs are handed out, which updates are accepted, and when a round closes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -18,46 +18,46 @@ use crate::pack::{Packed, Packing, VectorBounds};
 use crate::tokens::{Ticket, constant_time_eq};
 use crate::{convert, pack, wire};
 
-/// A round in which clients were asked.
+/// The clients that a round selected, and their jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct RoundSelection {
     pub(crate) learning_rate: f32,
     pub(crate) job_states: BTreeMap<ClientId, JobState>,
-    /// What each was to do.
+    /// The job of each selected client.
     jobs: BTreeMap<ClientId, AssignedJob>,
 }
 
-/// What a client was to do.
+/// A job as the server assigned it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct AssignedJob {
     work: Work,
-    /// How many samples it had then.
+    /// The number of its samples at that time.
     samples: u32,
-    /// The model it starts from.
+    /// The model that the client starts from.
     model: Digest,
 }
 
 impl RoundSelection {
-    /// Nobody yet, at this rate.
+    /// No client yet, at this learning rate.
     fn with_learning_rate(rate: f32) -> RoundSelection {
         RoundSelection { learning_rate: rate, job_states: BTreeMap::new(), jobs: BTreeMap::new() }
     }
 }
 
-/// What became of a client's job.
+/// The state of a client's job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobState {
-    /// Nothing yet.
+    /// Nothing was received.
     Pending,
-    /// Its answer is on its way to the disk.
+    /// Its update is being written to disk.
     Writing,
-    /// Its answer is in the journal, for what it is worth.
+    /// Its update is in the journal. A reason says why no method can use it.
     Journaled(Option<Reason>),
-    /// It said that it cannot, or left.
+    /// The client reported a failure, or left.
     Failed,
 }
 
-/// Who was asked in recent rounds and may still answer: what survives of a desk.
+/// The part of the coordinator that a restart needs: recent selections that may still return updates.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SavedCoordinator {
     selections: BTreeMap<RoundNo, RoundSelection>,
@@ -65,81 +65,88 @@ pub(crate) struct SavedCoordinator {
 }
 
 impl SavedCoordinator {
-    pub(crate) fn of(desk: &Coordinator) -> SavedCoordinator {
-        SavedCoordinator { selections: desk.selections.clone(), in_flight: desk.in_flight.clone() }
+    pub(crate) fn of(coordinator: &Coordinator) -> SavedCoordinator {
+        SavedCoordinator {
+            selections: coordinator.selections.clone(),
+            in_flight: coordinator.in_flight.clone(),
+        }
     }
 
-    pub(crate) fn restore(self, desk: &mut Coordinator) {
-        desk.selections = self.selections;
-        desk.in_flight = self.in_flight;
+    pub(crate) fn restore(self, coordinator: &mut Coordinator) {
+        coordinator.selections = self.selections;
+        coordinator.in_flight = self.in_flight;
     }
 
     pub(crate) fn save(&self, to: &mut Saver) {
         to.u32s("hands", &self.in_flight.keys().map(|client| client.number()).collect::<Vec<_>>());
         to.u32s("jobs", &self.in_flight.values().copied().collect::<Vec<_>>());
         to.u64("asked", self.selections.len() as u64);
-        for (round, asked) in &self.selections {
+        for (round, selection) in &self.selections {
             to.u64("round", u64::from(*round));
-            to.f64("rate", f64::from(asked.learning_rate));
-            to.u32s("clients", &asked.job_states.keys().map(|client| client.number()).collect::<Vec<_>>());
-            // What was on its way to the disk is in the journal after this, or never came.
-            let fate = |fate: &JobState| match fate {
+            to.f64("rate", f64::from(selection.learning_rate));
+            to.u32s(
+                "clients",
+                &selection.job_states.keys().map(|client| client.number()).collect::<Vec<_>>(),
+            );
+            // An update that was being written is in the journal after this entry, or was never received.
+            let state = |state: &JobState| match state {
                 JobState::Pending | JobState::Writing => 0,
                 JobState::Journaled(_) => 1,
                 JobState::Failed => 2,
             };
-            to.u32s("fates", &asked.job_states.values().map(fate).collect::<Vec<_>>());
-            to.u32s("workers", &asked.jobs.keys().map(|client| client.number()).collect::<Vec<_>>());
-            let numbers = asked.jobs.values().flat_map(|job| encode_work(job.work, job.samples));
-            to.u32s("work", &numbers.collect::<Vec<_>>());
-            let models: Vec<u8> = asked.jobs.values().flat_map(|job| *job.model.bytes()).collect();
+            to.u32s("fates", &selection.job_states.values().map(state).collect::<Vec<_>>());
+            to.u32s("workers", &selection.jobs.keys().map(|client| client.number()).collect::<Vec<_>>());
+            let values = selection.jobs.values().flat_map(|job| encode_work(job.work, job.samples));
+            to.u32s("work", &values.collect::<Vec<_>>());
+            let models: Vec<u8> = selection.jobs.values().flat_map(|job| *job.model.bytes()).collect();
             to.bytes("models", &models);
         }
     }
 
     pub(crate) fn load(from: &mut Loader<'_>) -> Result<SavedCoordinator, StateError> {
         let mut saved = SavedCoordinator::default();
-        let (hands, jobs) = (from.u32s("hands")?, from.u32s("jobs")?);
-        if hands.len() != jobs.len() {
-            return Err(from.error("jobs", "not one for each hand"));
+        let (in_flight, jobs) = (from.u32s("hands")?, from.u32s("jobs")?);
+        if in_flight.len() != jobs.len() {
+            return Err(from.error("jobs", "one number for each client of hands expected"));
         }
-        saved.in_flight = hands.into_iter().map(|client| ClientId::new(client as usize)).zip(jobs).collect();
+        saved.in_flight =
+            in_flight.into_iter().map(|client| ClientId::new(client as usize)).zip(jobs).collect();
         for _ in 0..from.u64("asked")? {
-            let (round, rate) = (from.u32("round")?, from.f64("rate")? as f32);
-            let (clients, fates) = (from.u32s("clients")?, from.u32s("fates")?);
-            if clients.len() != fates.len() {
-                return Err(from.error("fates", "not one for each client"));
+            let (round, learning_rate) = (from.u32("round")?, from.f64("rate")? as f32);
+            let (clients, states) = (from.u32s("clients")?, from.u32s("fates")?);
+            if clients.len() != states.len() {
+                return Err(from.error("fates", "one number for each client expected"));
             }
-            let fate = |fate| match fate {
+            let state = |code| match code {
                 0 => JobState::Pending,
                 1 => JobState::Journaled(None),
                 _ => JobState::Failed,
             };
-            let of = clients.into_iter().zip(fates);
-            let of = of.map(|(client, code)| (ClientId::new(client as usize), fate(code))).collect();
-            let (workers, numbers) = (from.u32s("workers")?, from.u32s("work")?);
-            let (numbers, rest) = numbers.as_chunks::<4>();
-            if workers.len() != numbers.len() || !rest.is_empty() {
-                return Err(from.error("work", "not four numbers for each worker"));
+            let of = clients.into_iter().zip(states);
+            let of = of.map(|(client, code)| (ClientId::new(client as usize), state(code))).collect();
+            let (workers, values) = (from.u32s("workers")?, from.u32s("work")?);
+            let (values, rest) = values.as_chunks::<4>();
+            if workers.len() != values.len() || !rest.is_empty() {
+                return Err(from.error("work", "four numbers for each worker expected"));
             }
             let (models, rest) = from.bytes("models")?.as_chunks::<32>();
             if models.len() != workers.len() || !rest.is_empty() {
-                return Err(from.error("models", "not one digest for each worker"));
+                return Err(from.error("models", "one digest for each worker expected"));
             }
             let mut jobs = BTreeMap::new();
-            for ((client, numbers), model) in workers.into_iter().zip(numbers).zip(models) {
-                let (work, samples) =
-                    decode_work(*numbers).ok_or_else(|| from.error("work", "work that is none"))?;
+            for ((client, values), model) in workers.into_iter().zip(values).zip(models) {
+                let (work, samples) = decode_work(*values)
+                    .ok_or_else(|| from.error("work", "work must have at least one step or epoch"))?;
                 let model = Digest::from_slice(model).expect("it has 32 bytes");
                 jobs.insert(ClientId::new(client as usize), AssignedJob { work, samples, model });
             }
-            saved.selections.insert(round, RoundSelection { learning_rate: rate, job_states: of, jobs });
+            saved.selections.insert(round, RoundSelection { learning_rate, job_states: of, jobs });
         }
         Ok(saved)
     }
 }
 
-/// Work and samples as numbers: whether it is epochs, how many, the batch or nothing, and the samples.
+/// Encodes work as numbers: whether it is in epochs, how many, the batch size or 0, and the samples.
 fn encode_work(work: Work, samples: u32) -> [u32; 4] {
     let (epochs, amount) = match work.amount {
         Amount::Steps(steps) => (0, steps),
@@ -160,45 +167,46 @@ pub(super) struct OpenRound {
     pub(super) number: RoundNo,
     wait: Wait,
     opened_s: f64,
-    /// How long it was open before the server was started again.
+    /// How long it was open before the server restarted, in seconds.
     open_before_restart_s: f64,
     jobs: BTreeMap<ClientId, wire::Job>,
-    /// Those that had nothing else to do when it was opened.
+    /// The clients that had no other job when it opened.
     waited_for: BTreeSet<ClientId>,
     job_state_counts: JobStateCounts,
     stop_sent: bool,
-    /// Whether it was said that it is held open.
+    /// Whether its extension was logged.
     extension_logged: bool,
-    /// One that could still send half-done work when that was last looked at.
+    /// A client that could still send partial work when that was last checked.
     partial_candidate: Option<ClientId>,
 }
 
-/// How many of a round's jobs came to what.
+/// How many of a round's jobs are in which state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct JobStateCounts {
-    /// Of those that are waited for.
+    /// Only of clients that the round waits for.
     pending: usize,
     writing: usize,
     usable: usize,
-    /// Taken, and of no use.
+    /// Accepted, but of no use to any method.
     unusable: usize,
 }
 
-/// What a closed round comes to.
+/// The result of a round.
 #[derive(Debug)]
 pub(crate) struct ClosedRound {
-    /// Those to earlier rounds by client and round, then those to this one by client; with the numbers of their entries.
+    /// First the updates of earlier rounds, by client and round, then those of this round, by client. Each
+    /// has the number of its journal entry.
     pub(crate) updates: Vec<(u64, ReceivedUpdate)>,
     pub(crate) cost: Cost,
 }
 
-/// However long its deadline, a round in which all have failed is over after so long.
+/// A round in which all clients failed ends after this time in seconds, even if its deadline is later.
 const MAX_FAILED_ROUND_S: f64 = 60.0;
 
-/// How long a round waits for what is on its way to the disk.
+/// How long a round waits for updates that are being written, in seconds.
 const WRITE_GRACE_S: f64 = 1.0;
 
-/// An answer whose vectors were not looked at yet: that takes time, and is done elsewhere.
+/// An update whose vectors are not decoded yet. Decoding takes time, and happens outside the coordinator.
 #[derive(Debug)]
 pub(crate) struct UndecodedUpdate {
     pub(crate) client: ClientId,
@@ -220,58 +228,58 @@ impl UndecodedUpdate {
         self.message.round
     }
 
-    /// Looks at the vectors.
+    /// Decodes and checks the vectors.
     pub(crate) fn decode(self) -> Result<ReceivedUpdate, (Reason, &'static str)> {
         let UndecodedUpdate {
             client,
-            message: said,
+            message: received,
             steps,
             steps_asked,
-            learning_rate: rate,
+            learning_rate,
             digest,
             packed,
             n_params,
             bounds,
-            side_names: sides,
-            response_time_s: took_s,
-            reservation: room,
+            side_names,
+            response_time_s,
+            reservation,
         } = self;
         if Digest::of(&packed) != digest {
-            return Err(("malformed", "vectors that are not what their digest says"));
+            return Err(("malformed", "the vectors do not match their digest"));
         }
         let (delta, payload) =
-            pack::unpack(&packed, bounds).map_err(|_| ("malformed", "vectors that cannot be read"))?;
-        if delta.side_vectors.keys().any(|name| !sides.contains(name)) {
-            return Err(("malformed", "a vector beside the model that the recipe does not ask for"));
+            pack::unpack(&packed, bounds).map_err(|_| ("malformed", "the vectors cannot be decoded"))?;
+        if delta.side_vectors.keys().any(|name| !side_names.contains(name)) {
+            return Err(("malformed", "the recipe does not ask for this side vector"));
         }
-        let answer = UpdateRecord {
+        let record = UpdateRecord {
             client,
-            base: said.round,
-            learning_rate: rate,
+            base: received.round,
+            learning_rate,
             steps,
             steps_asked,
-            samples: said.samples,
-            loss: said.loss,
-            loss_fall: said.loss_fall,
-            accuracy: said.accuracy,
-            response_time_s: took_s,
+            samples: received.samples,
+            loss: received.loss,
+            loss_fall: received.loss_fall,
+            accuracy: received.accuracy,
+            response_time_s,
             payload,
             digest: Some(digest),
         };
-        let flaw = unusable_because(n_params, &answer, &delta);
-        let update = Some(Arc::new(answer.to_update(delta)));
+        let flaw = unusable_because(n_params, &record, &delta);
+        let update = Some(Arc::new(record.to_update(delta)));
         Ok(ReceivedUpdate {
-            record: answer,
+            record,
             packed,
             update,
             unusable_because: flaw,
-            in_flight_reservation: Some(room),
+            in_flight_reservation: Some(reservation),
             kept_reservation: None,
         })
     }
 }
 
-/// A model that is packed to be offered.
+/// A model, packed for clients.
 #[derive(Clone, Debug)]
 pub(crate) struct PackedModel {
     digest: Digest,
@@ -284,59 +292,63 @@ impl PackedModel {
         PackedModel { digest: Digest::of(&packed.bytes), packed }
     }
 
-    /// One for each order; orders of the same model share it.
-    pub(crate) fn pack_all(orders: &[Assignment], packing: Packing) -> Vec<PackedModel> {
-        let mut offers: Vec<PackedModel> = Vec::new();
-        for (at, order) in orders.iter().enumerate() {
-            let before =
-                at.checked_sub(1).filter(|&at| Arc::ptr_eq(&orders[at].job.global, &order.job.global));
-            let offer =
-                before.map_or_else(|| PackedModel::pack(&order.job.global, packing), |at| offers[at].clone());
-            offers.push(offer);
+    /// Packs the model of each assignment. Assignments with the same model share it.
+    pub(crate) fn pack_all(assignments: &[Assignment], packing: Packing) -> Vec<PackedModel> {
+        let mut packed_models: Vec<PackedModel> = Vec::new();
+        for (at, assignment) in assignments.iter().enumerate() {
+            let before = at
+                .checked_sub(1)
+                .filter(|&at| Arc::ptr_eq(&assignments[at].job.global, &assignment.job.global));
+            let packed_model = before.map_or_else(
+                || PackedModel::pack(&assignment.job.global, packing),
+                |at| packed_models[at].clone(),
+            );
+            packed_models.push(packed_model);
         }
-        offers
+        packed_models
     }
 }
 
 impl Coordinator {
-    /// Makes a model one that can be fetched.
-    pub(super) fn publish_model(&mut self, round: RoundNo, offer: &PackedModel) -> wire::Content {
-        let PackedModel { digest, packed } = offer;
+    /// Makes a model available to clients.
+    pub(super) fn publish_model(&mut self, round: RoundNo, packed_model: &PackedModel) -> wire::Content {
+        let PackedModel { digest, packed } = packed_model;
         let content = PublishedModel { bytes: packed.bytes.clone(), payload: packed.payload_bytes, round };
         self.published_models.insert(*digest, content);
         wire::Content { digest: Bytes::copy_from_slice(digest.bytes()), bytes: packed.bytes.len() as u64 }
     }
 
-    /// Hands out the jobs of a round of which is noted who is asked, each with its model. Part of the round's
-    /// time may be gone already.
+    /// Opens a round whose selection is noted, and hands out its jobs with their models. `before_s` is the
+    /// part of the round's time that passed before a restart.
     pub(crate) fn begin_round(
         &mut self,
         number: RoundNo,
-        orders: &[Assignment],
-        offers: &[PackedModel],
+        assignments: &[Assignment],
+        packed_models: &[PackedModel],
         wait: Wait,
         now_s: f64,
         before_s: f64,
     ) {
-        tracing::debug!(round = number, asked = orders.len(), "opened");
+        tracing::debug!(round = number, asked = assignments.len(), "opened");
         self.progress.0 = number;
         self.forget_old_models(number, now_s);
         let mut jobs = BTreeMap::new();
-        for (order, offer) in orders.iter().zip(offers) {
+        for (assignment, packed_model) in assignments.iter().zip(packed_models) {
             let job = wire::Job {
                 round: number,
                 ticket: Bytes::copy_from_slice(
-                    &self.ticket(order.client, number).expect("its job was just noted"),
+                    &self.ticket(assignment.client, number).expect("its selection was noted"),
                 ),
-                global: Some(self.publish_model(number, offer)),
-                rate: order.job.learning_rate,
-                work: Some(convert::to_wire_work(order.job.work)),
-                heard: order.acknowledged,
+                global: Some(self.publish_model(number, packed_model)),
+                rate: assignment.job.learning_rate,
+                work: Some(convert::to_wire_work(assignment.job.work)),
+                heard: assignment.acknowledged,
                 window_s: None,
             };
-            jobs.insert(order.client, job);
+            jobs.insert(assignment.client, job);
         }
-        // Whoever is at an earlier job gets this one when it is done, but is not waited for.
+        // A client that still works on an earlier job gets this one afterwards. The round does not wait for
+        // it.
         let waited_for = |client: &ClientId| self.in_flight.get(client).is_none_or(|&round| round == number);
         let waited_for: BTreeSet<_> = jobs.keys().copied().filter(waited_for).collect();
         let mut counts = JobStateCounts::default();
@@ -355,44 +367,55 @@ impl Coordinator {
             extension_logged: false,
             partial_candidate: None,
         });
-        for order in orders {
-            self.hand_out(order.client, now_s);
+        for assignment in assignments {
+            self.hand_out(assignment.client, now_s);
         }
     }
 
-    /// What became of a client's job.
+    /// The state of a client's job.
     pub(super) fn job_state(&self, round: RoundNo, client: ClientId) -> Option<JobState> {
         self.selections.get(&round)?.job_states.get(&client).copied()
     }
 
-    /// Notes what became of a client's job, if it was asked.
-    pub(super) fn set_job_state(&mut self, round: RoundNo, client: ClientId, fate: JobState) {
-        let Some(known) = self.selections.get_mut(&round).and_then(|asked| asked.job_states.get_mut(&client))
+    /// Sets the state of a client's job, if the round selected the client.
+    pub(super) fn set_job_state(&mut self, round: RoundNo, client: ClientId, state: JobState) {
+        let Some(known) =
+            self.selections.get_mut(&round).and_then(|selection| selection.job_states.get_mut(&client))
         else {
             return;
         };
-        let before = std::mem::replace(known, fate);
+        let before = std::mem::replace(known, state);
         if let Some(open) =
             self.open_round.as_mut().filter(|open| open.number == round && open.jobs.contains_key(&client))
         {
             let waited_for = open.waited_for.contains(&client);
             open.job_state_counts.add(Some(before), waited_for, -1);
-            open.job_state_counts.add(Some(fate), waited_for, 1);
+            open.job_state_counts.add(Some(state), waited_for, 1);
         }
     }
 
-    /// Notes who is asked in a round; whoever is known to have answered stays so.
-    pub(crate) fn note_selection(&mut self, number: RoundNo, orders: &[Assignment], offers: &[PackedModel]) {
+    /// Notes the clients that a round selected. A client that is known to have returned its update keeps that
+    /// state.
+    pub(crate) fn mark_selected(
+        &mut self,
+        number: RoundNo,
+        assignments: &[Assignment],
+        packed_models: &[PackedModel],
+    ) {
         self.forget_old_rounds(number);
-        let rate = orders.first().map_or(0.0, |order| order.job.learning_rate);
-        let asked = self.selections.entry(number).or_insert_with(|| RoundSelection::with_learning_rate(rate));
-        asked.learning_rate = rate;
-        for (order, offer) in orders.iter().zip(offers) {
-            asked.job_states.entry(order.client).or_insert(JobState::Pending);
-            let samples = self.members.get(order.client).and_then(|member| member.samples).unwrap_or(0);
-            asked
-                .jobs
-                .insert(order.client, AssignedJob { work: order.job.work, samples, model: offer.digest });
+        let learning_rate = assignments.first().map_or(0.0, |assignment| assignment.job.learning_rate);
+        let selection = self
+            .selections
+            .entry(number)
+            .or_insert_with(|| RoundSelection::with_learning_rate(learning_rate));
+        selection.learning_rate = learning_rate;
+        for (assignment, packed_model) in assignments.iter().zip(packed_models) {
+            selection.job_states.entry(assignment.client).or_insert(JobState::Pending);
+            let samples = self.members.get(assignment.client).and_then(|member| member.samples).unwrap_or(0);
+            selection.jobs.insert(
+                assignment.client,
+                AssignedJob { work: assignment.job.work, samples, model: packed_model.digest },
+            );
         }
     }
 
@@ -403,76 +426,77 @@ impl Coordinator {
     }
 
     /// Whether this is the ticket of a client's job in a round.
-    pub(super) fn is_ticket(&self, client: ClientId, round: RoundNo, shown: &[u8]) -> bool {
-        self.ticket(client, round).is_some_and(|ticket| constant_time_eq(&ticket, shown))
+    pub(super) fn is_ticket(&self, client: ClientId, round: RoundNo, presented: &[u8]) -> bool {
+        self.ticket(client, round).is_some_and(|ticket| constant_time_eq(&ticket, presented))
     }
 
-    /// The roll of a round that is played again: only these had a job in hand.
+    /// Sets the clients that had a job in flight at the roll call of a replayed round.
     pub(crate) fn set_in_flight(&mut self, busy: &[ClientId]) {
         self.in_flight.retain(|client, _| busy.contains(client));
     }
 
-    /// Jobs of a round that is played again were handed out to those that could take one then.
-    pub(crate) fn note_handed_out(&mut self, number: RoundNo, clients: impl IntoIterator<Item = ClientId>) {
+    /// Notes the jobs of a replayed round as in flight for the clients that could take one.
+    pub(crate) fn mark_handed_out(&mut self, number: RoundNo, clients: impl IntoIterator<Item = ClientId>) {
         for client in clients {
             self.in_flight.insert(client, number);
         }
     }
 
-    /// An answer that the journal holds: the client need not be asked again.
-    pub(crate) fn note_journaled(&mut self, client: ClientId, base: RoundNo, rate: f32) {
+    /// Notes that the journal holds an update, so that the client is not asked again.
+    pub(crate) fn mark_journaled(&mut self, client: ClientId, base: RoundNo, learning_rate: f32) {
         self.release_job(client, base);
-        let asked = self.selections.entry(base).or_insert_with(|| RoundSelection::with_learning_rate(rate));
-        asked.job_states.insert(client, JobState::Journaled(None));
+        let selection =
+            self.selections.entry(base).or_insert_with(|| RoundSelection::with_learning_rate(learning_rate));
+        selection.job_states.insert(client, JobState::Journaled(None));
     }
 
-    /// Answers of the journal that were not passed on yet.
-    pub(crate) fn restore_update(&mut self, seq: u64, answer: UpdateRecord, delta: Parcel) {
-        let flaw = unusable_because(self.rules.layout.len(), &answer, &delta);
-        self.note_journaled(answer.client, answer.base, answer.learning_rate);
-        self.set_job_state(answer.base, answer.client, JobState::Journaled(flaw));
-        let update = Some(Arc::new(answer.to_update(delta)));
-        let arrived = ReceivedUpdate {
-            record: answer,
+    /// Restores an update of the journal that was not yet passed to the engine.
+    pub(crate) fn restore_update(&mut self, seq: u64, record: UpdateRecord, delta: Parcel) {
+        let flaw = unusable_because(self.rules.layout.len(), &record, &delta);
+        self.mark_journaled(record.client, record.base, record.learning_rate);
+        self.set_job_state(record.base, record.client, JobState::Journaled(flaw));
+        let update = Some(Arc::new(record.to_update(delta)));
+        let received = ReceivedUpdate {
+            record,
             packed: Bytes::new(),
             update,
             unusable_because: flaw,
             in_flight_reservation: None,
             kept_reservation: None,
         };
-        self.keep_until_close(seq, arrived);
+        self.keep_until_close(seq, received);
     }
 
-    /// Keeps an answer that is in the journal until its round closes: with its vectors as long as there is room.
-    pub(super) fn keep_until_close(&mut self, seq: u64, mut arrived: ReceivedUpdate) {
-        arrived.in_flight_reservation = None;
-        self.reserve_or_drop_vectors(&mut arrived);
-        if arrived.kept_reservation.is_some() {
+    /// Keeps an update that is in the journal until its round closes, with its vectors while memory allows
+    /// it.
+    pub(super) fn keep_until_close(&mut self, seq: u64, mut received: ReceivedUpdate) {
+        received.in_flight_reservation = None;
+        self.reserve_or_drop_vectors(&mut received);
+        if received.kept_reservation.is_some() {
             self.kept_in_memory.push(seq);
         }
-        tracing::debug!(round = arrived.record.base, client = arrived.record.client.number(), "answered");
-        self.pending_updates.insert(seq, arrived);
+        tracing::debug!(round = received.record.base, client = received.record.client.number(), "answered");
+        self.pending_updates.insert(seq, received);
     }
 
-    /// Lets go of the vectors of an answer, unless there is room for them. They are in the journal, or soon
-    /// will be.
-    pub(crate) fn reserve_or_drop_vectors(&mut self, arrived: &mut ReceivedUpdate) {
-        if arrived.kept_reservation.is_none()
-            && let Some(update) = &arrived.update
+    /// Drops the vectors of an update unless there is memory for them. They are in the journal, or will be.
+    pub(crate) fn reserve_or_drop_vectors(&mut self, received: &mut ReceivedUpdate) {
+        if received.kept_reservation.is_none()
+            && let Some(update) = &received.update
         {
-            arrived.kept_reservation = self.memory_budget.reserve_kept(update.delta.bytes());
-            if arrived.kept_reservation.is_none() {
-                arrived.update = None;
+            received.kept_reservation = self.memory_budget.reserve_kept(update.delta.bytes());
+            if received.kept_reservation.is_none() {
+                received.update = None;
             }
         }
     }
 
-    /// The numbers of the entries whose answers were not passed on yet.
+    /// The entries of updates that were not yet passed to the engine.
     pub(crate) fn pending_entries(&self) -> Vec<u64> {
         self.pending_updates.keys().copied().collect()
     }
 
-    /// Gives a client its job of the open round, if it has one, has not answered and has nothing else to do.
+    /// Sends a client its job of the open round, if it has one that is pending and no other job.
     pub(super) fn hand_out(&mut self, client: ClientId, now_s: f64) {
         let Some(open) = &self.open_round else { return };
         let (Some(job), Some(JobState::Pending)) =
@@ -480,32 +504,32 @@ impl Coordinator {
         else {
             return;
         };
-        let Some(line) = self.by_client.get(&client) else { return };
+        let Some(connection) = self.by_client.get(&client) else { return };
         let window_s = self.round_window_s(open) - open.elapsed_s(now_s);
         let over = window_s <= 0.0 && self.rules.after_deadline == AfterDeadline::Cut;
-        if !self.sessions[line].ready || self.in_flight.contains_key(&client) || over {
+        if !self.sessions[connection].ready || self.in_flight.contains_key(&client) || over {
             return;
         }
         self.in_flight.insert(client, open.number);
         let job = wire::Job { window_s: Some(window_s), ..job.clone() };
-        self.effects.push(Effect::Send(*line, ServerMessage::Job(job)));
+        self.effects.push(Effect::Send(*connection, ServerMessage::Job(job)));
     }
 
-    /// A client that came back with the job of a round that is being stopped is told so.
-    pub(super) fn resend_stop(&mut self, line: super::ConnectionId, round: RoundNo) {
+    /// Repeats the stop message to a client that reconnected with a job of a round that is being stopped.
+    pub(super) fn resend_stop(&mut self, connection: super::ConnectionId, round: RoundNo) {
         if self.open_round.as_ref().is_some_and(|open| open.number == round && open.stop_sent) {
             let finish = self.rules.after_deadline == AfterDeadline::Late;
-            self.effects.push(Effect::Send(line, ServerMessage::Stop(wire::Stop { round, finish })));
+            self.effects.push(Effect::Send(connection, ServerMessage::Stop(wire::Stop { round, finish })));
         }
     }
 
-    /// A client answers.
-    pub(super) fn receive_update(&mut self, client: ClientId, said: wire::Answer, now_s: f64) {
-        let round = said.round;
+    /// Handles an update of a client.
+    pub(super) fn receive_update(&mut self, client: ClientId, message: wire::Answer, now_s: f64) {
+        let round = message.round;
         let writing = self.job_state(round, client) == Some(JobState::Writing);
-        match self.try_receive_update(client, said, now_s) {
+        match self.try_receive_update(client, message, now_s) {
             Ok(()) => {}
-            // What is being written stays, whatever comes after it.
+            // An update that is being written stays, whatever the client sends later.
             Err((reason, message)) if writing => self.refuse(reason, Some(client), message),
             Err((reason, message)) => self.reject_update(client, round, reason, message, now_s),
         }
@@ -514,81 +538,85 @@ impl Coordinator {
     fn try_receive_update(
         &mut self,
         client: ClientId,
-        said: wire::Answer,
+        update: wire::Answer,
         now_s: f64,
     ) -> Result<(), (Reason, &'static str)> {
-        let content = said.delta.as_ref().ok_or(("malformed", "an answer without vectors"))?;
+        let content = update.delta.as_ref().ok_or(("malformed", "the update has no vectors"))?;
         let digest =
-            Digest::from_slice(&content.digest).ok_or(("malformed", "a digest of another length"))?;
-        let asked =
-            self.selections.get(&said.round).ok_or(("other-round", "the answer to a round long over"))?;
-        let job =
-            asked.jobs.get(&client).ok_or(("not-asked", "the answer to a round it was not asked in"))?;
-        if !self.is_ticket(client, said.round, &said.ticket) {
-            return Err(("forged", "the answer to a job that this client was not given"));
+            Digest::from_slice(&content.digest).ok_or(("malformed", "the digest has a wrong length"))?;
+        let selection = self
+            .selections
+            .get(&update.round)
+            .ok_or(("other-round", "the update is for a round that is long closed"))?;
+        let job = selection
+            .jobs
+            .get(&client)
+            .ok_or(("not-asked", "the update is for a round that did not select the client"))?;
+        if !self.is_ticket(client, update.round, &update.ticket) {
+            return Err(("forged", "the update is for a job that this client was not given"));
         }
-        let (rate, job) = (asked.learning_rate, *job);
-        match asked
+        let (learning_rate, job) = (selection.learning_rate, *job);
+        match selection
             .job_states
             .get(&client)
-            .ok_or(("not-asked", "the answer to a round it was not asked in"))?
+            .ok_or(("not-asked", "the update is for a round that did not select the client"))?
         {
             JobState::Pending | JobState::Failed => {}
             JobState::Writing => {
-                // It hears once it is written.
+                // The client is told once the first one is written.
                 self.uploads.drop_upload(client);
-                self.refuse("repeated", Some(client), "an answer that is being written");
+                self.refuse("repeated", Some(client), "the same update is being written");
                 return Ok(());
             }
-            &taken @ JobState::Journaled(_) => {
-                // It was cut off before it was told.
+            &state @ JobState::Journaled(_) => {
+                // The client lost its connection before it was told.
                 self.uploads.drop_upload(client);
-                self.refuse("repeated", Some(client), "an answer that was taken before");
-                self.release_job(client, said.round);
-                self.send_settled(client, said.round, taken);
+                self.refuse("repeated", Some(client), "the update was accepted before");
+                self.release_job(client, update.round);
+                self.send_settled(client, update.round, state);
                 return Ok(());
             }
         }
         let (Some(steps), Some(steps_asked)) =
-            (NonZeroU32::new(said.steps), NonZeroU32::new(said.steps_asked))
+            (NonZeroU32::new(update.steps), NonZeroU32::new(update.steps_asked))
         else {
-            return Err(("malformed", "an answer without a step"));
+            return Err(("malformed", "the update has no step"));
         };
-        // Methods stretch half-done work by how much of it is missing: the client cannot say that it was more than it was.
-        // Since it was asked, its data may have changed.
+        // Methods scale partial work by the missing part, so the client must not claim more work than it was
+        // asked for. Its data may have changed since then.
         let now = self.members.get(client).and_then(|member| member.samples).unwrap_or(0);
         let most = job.work.steps(now).max(job.work.steps(job.samples));
         if steps > steps_asked || steps_asked > most {
-            return Err(("malformed", "more steps than were asked for"));
+            return Err(("malformed", "the update has more steps than the job asked for"));
         }
-        let (packed, room) = self
+        let (packed, reservation) = self
             .uploads
             .take_complete(client, digest)
-            .ok_or(("malformed", "vectors that did not come, or not whole"))?;
-        self.set_job_state(said.round, client, JobState::Writing);
+            .ok_or(("malformed", "the vectors were not uploaded, or not all of them"))?;
+        self.set_job_state(update.round, client, JobState::Writing);
         let (n_params, bounds) = (self.rules.layout.len(), self.rules.bounds());
-        let sides = Arc::clone(&self.rules.side_names);
-        let open = self.open_round.as_ref().filter(|open| open.number == said.round);
+        let side_names = Arc::clone(&self.rules.side_names);
+        let open = self.open_round.as_ref().filter(|open| open.number == update.round);
         let took_s = open.map(|open| open.elapsed_s(now_s));
-        let unread = UndecodedUpdate {
+        let undecoded = UndecodedUpdate {
             client,
-            message: said,
+            message: update,
             steps,
             steps_asked,
-            learning_rate: rate,
+            learning_rate,
             digest,
             packed,
             n_params,
             bounds,
-            side_names: sides,
+            side_names,
             response_time_s: took_s,
-            reservation: room,
+            reservation,
         };
-        self.effects.push(Effect::Decode(Box::new(unread)));
+        self.effects.push(Effect::Decode(Box::new(undecoded)));
         Ok(())
     }
 
-    /// An answer cannot be taken: it is refused, and the job is over, for the client would only send it again.
+    /// Refuses an update and ends the job, because the client would only send the same update again.
     pub(crate) fn reject_update(
         &mut self,
         client: ClientId,
@@ -599,20 +627,20 @@ impl Coordinator {
     ) {
         self.refuse(reason, Some(client), message);
         self.uploads.drop_upload(client);
-        let fate = self.job_state(round, client);
-        if reason == "malformed" && !matches!(fate, Some(JobState::Journaled(_))) {
+        let state = self.job_state(round, client);
+        if reason == "malformed" && !matches!(state, Some(JobState::Journaled(_))) {
             self.set_job_state(round, client, JobState::Failed);
             self.release_job(client, round);
-            self.has_changed |= matches!(fate, Some(JobState::Pending | JobState::Writing));
+            self.has_changed |= matches!(state, Some(JobState::Pending | JobState::Writing));
         }
-        if let Some(line) = self.by_client.get(&client) {
+        if let Some(connection) = self.by_client.get(&client) {
             let settled = wire::Settled { round, refused: reason.to_owned() };
-            self.effects.push(Effect::Send(*line, ServerMessage::Settled(settled)));
+            self.effects.push(Effect::Send(*connection, ServerMessage::Settled(settled)));
         }
         self.hand_out(client, now_s);
     }
 
-    /// Closes the round if it is time; at the deadline, those that can are told to send what they have.
+    /// Closes the round when it is time. At the deadline it asks clients that can for their partial work.
     pub(crate) fn try_close_round(&mut self, now_s: f64) -> Option<ClosedRound> {
         if !self.is_time_to_close(now_s) {
             return None;
@@ -621,26 +649,27 @@ impl Coordinator {
         let elapsed_s = open.elapsed_s(now_s);
         let waiting = std::mem::take(&mut self.pending_updates);
         self.kept_in_memory.clear();
-        let (mut answers, mut late): (Vec<_>, Vec<_>) =
+        let (mut updates, mut late): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|(_, one)| one.record.base == open.number);
-        answers.sort_by_key(|(_, one)| one.record.client);
+        updates.sort_by_key(|(_, one)| one.record.client);
         late.sort_by_key(|(_, one)| (one.record.client, one.record.base));
-        late.append(&mut answers);
+        late.append(&mut updates);
         tracing::debug!(round = open.number, answers = late.len(), "closed");
         let bytes_up = late.iter().map(|(_, one)| one.record.payload).sum();
-        let spent = Cost { elapsed_s, bytes_down: std::mem::take(&mut self.fetched_bytes), bytes_up };
-        Some(ClosedRound { updates: late, cost: spent })
+        let cost = Cost { elapsed_s, bytes_down: std::mem::take(&mut self.fetched_bytes), bytes_up };
+        Some(ClosedRound { updates: late, cost })
     }
 
     fn is_time_to_close(&mut self, now_s: f64) -> bool {
         let Some(open) = &self.open_round else { return false };
         let elapsed_s = open.elapsed_s(now_s);
-        let JobStateCounts { pending: owed, writing, usable: taken, unusable: flawed } =
+        let JobStateCounts { pending: n_pending, writing, usable: n_usable, unusable: flawed } =
             open.job_state_counts;
-        // Where all fail at once, as with a worker that cannot start, rounds would be used up in no time.
-        let all_there = !open.waited_for.is_empty() && owed + writing == 0;
-        let all_there = all_there && (taken + flawed > 0 || elapsed_s >= self.min_failed_round_s());
-        if all_there || open.wait.quorum().is_some_and(|wanted| taken >= wanted) {
+        // If all clients fail at once, as with a worker that cannot start, the run would use up its rounds in
+        // no time.
+        let all_settled = !open.waited_for.is_empty() && n_pending + writing == 0;
+        let all_settled = all_settled && (n_usable + flawed > 0 || elapsed_s >= self.min_failed_round_s());
+        if all_settled || open.wait.quorum().is_some_and(|wanted| n_usable >= wanted) {
             return true;
         }
         let window_s = self.round_window_s(open);
@@ -657,23 +686,23 @@ impl Coordinator {
         !in_grace && !in_writing
     }
 
-    /// Whether anybody who is waited for can still send half-done work.
+    /// Whether any client that the round waits for can still send partial work.
     fn can_expect_partial_work(&mut self) -> bool {
         let Some(open) = &self.open_round else { return false };
         let can_still = |client: &&ClientId| {
-            let line = self.by_client.get(client);
-            let partial = line.is_some_and(|line| self.sessions[line].capabilities.partial);
+            let connection = self.by_client.get(client);
+            let partial = connection.is_some_and(|connection| self.sessions[connection].capabilities.partial);
             partial && self.job_state(open.number, **client) == Some(JobState::Pending)
         };
-        // This is asked whenever one of hundreds says that it has nothing: the search goes on where it ended.
+        // Hundreds of clients may report failure one after another, so the search continues where it ended.
         let from = open.partial_candidate.unwrap_or(ClientId::new(0));
-        let hope = open.waited_for.range(from..).find(can_still);
-        let hope = hope.or_else(|| open.waited_for.range(..from).find(can_still)).copied();
-        self.open_round.as_mut().expect("it is open").partial_candidate = hope;
-        hope.is_some()
+        let candidate = open.waited_for.range(from..).find(can_still);
+        let candidate = candidate.or_else(|| open.waited_for.range(..from).find(can_still)).copied();
+        self.open_round.as_mut().expect("it is open").partial_candidate = candidate;
+        candidate.is_some()
     }
 
-    /// How long a round lasts at least that nobody answers.
+    /// The shortest time that a round without any update lasts, in seconds.
     fn min_failed_round_s(&self) -> f64 {
         self.rules.deadline_s.min(self.rules.patience_s).min(MAX_FAILED_ROUND_S)
     }
@@ -685,21 +714,21 @@ impl Coordinator {
         }
     }
 
-    /// Tells everybody who has not answered that the time is over.
+    /// Sends a stop message to every client whose job is pending.
     fn send_stops(&mut self) {
         let finish = self.rules.after_deadline == AfterDeadline::Late;
         let open = self.open_round.as_mut().expect("only an open round is stopped");
         open.stop_sent = true;
-        let fates = &self.selections[&open.number].job_states;
-        for client in open.jobs.keys().filter(|client| fates.get(client) == Some(&JobState::Pending)) {
-            if let Some(line) = self.by_client.get(client) {
+        let states = &self.selections[&open.number].job_states;
+        for client in open.jobs.keys().filter(|client| states.get(client) == Some(&JobState::Pending)) {
+            if let Some(connection) = self.by_client.get(client) {
                 let stop = wire::Stop { round: open.number, finish };
-                self.effects.push(Effect::Send(*line, ServerMessage::Stop(stop)));
+                self.effects.push(Effect::Send(*connection, ServerMessage::Stop(stop)));
             }
         }
     }
 
-    /// When to look again whether the round closes.
+    /// When to check again whether the round closes.
     pub(crate) fn next_check_s(&self, now_s: f64) -> f64 {
         let Some(open) = &self.open_round else { return f64::INFINITY };
         let began_s = open.opened_s - open.open_before_restart_s;
@@ -709,7 +738,7 @@ impl Coordinator {
             return began_s + self.min_failed_round_s();
         }
         let mut due_s = began_s + self.round_window_s(open);
-        // Where it is held open beyond its deadline, that is said.
+        // An extension beyond the deadline is logged at the deadline.
         let deadline_s = began_s + self.rules.deadline_s;
         if now_s < deadline_s {
             return due_s.min(deadline_s);
@@ -722,12 +751,13 @@ impl Coordinator {
         due_s
     }
 
-    /// How long the open round has been open.
+    /// How long the open round has been open, in seconds.
     pub(crate) fn round_open_s(&self, now_s: f64) -> Option<f64> {
         self.open_round.as_ref().map(|open| open.elapsed_s(now_s))
     }
 
-    /// How long a round has been open, how many it still waits for and how many have answered; nothing if none is.
+    /// How long the round has been open, how many clients it waits for, and how many have returned an update.
+    /// Zeros if no round is open.
     pub(crate) fn open_round_status(&self, now_s: f64) -> (f64, usize, usize) {
         let of = |open: &OpenRound| {
             (open.elapsed_s(now_s), open.job_state_counts.pending, open.job_state_counts.usable)
@@ -735,7 +765,7 @@ impl Coordinator {
         self.open_round.as_ref().map_or((0.0, 0, 0), of)
     }
 
-    /// Says, once a round, that it is held open beyond its deadline, and for whom.
+    /// Logs, once a round, that it stays open beyond its deadline, and for which clients.
     fn warn_of_extension(&mut self, elapsed_s: f64) {
         let deadline_s = self.rules.deadline_s;
         let Some(open) =
@@ -745,21 +775,21 @@ impl Coordinator {
         };
         open.extension_logged = true;
         let number = open.number;
-        let owes =
+        let is_pending =
             |client: &&ClientId| self.selections[&number].job_states.get(client) == Some(&JobState::Pending);
         let some: Vec<_> =
-            open.waited_for.iter().filter(owes).take(5).map(|client| client.number()).collect();
+            open.waited_for.iter().filter(is_pending).take(5).map(|client| client.number()).collect();
         tracing::warn!(
             round = number,
             answered = open.job_state_counts.usable,
             waiting_for = open.job_state_counts.pending,
             among_them = ?some,
             at_most_s = self.rules.patience_s,
-            "held open beyond its deadline"
+            "stays open beyond its deadline"
         );
     }
 
-    /// How long the round is open: until its deadline, or as long as the patience lasts.
+    /// How long the round stays open: until its deadline, or as long as the patience lasts.
     fn round_window_s(&self, open: &OpenRound) -> f64 {
         let below_quorum = open.job_state_counts.usable < self.rules.quorum.min(open.waited_for.len());
         let patient = open.wait.is_patient() && !open.waited_for.is_empty();
@@ -768,15 +798,15 @@ impl Coordinator {
 }
 
 impl JobStateCounts {
-    fn add(&mut self, fate: Option<JobState>, waited_for: bool, count: isize) {
-        let to = match fate {
+    fn add(&mut self, state: Option<JobState>, waited_for: bool, count: isize) {
+        let to = match state {
             Some(JobState::Pending) if waited_for => &mut self.pending,
             Some(JobState::Writing) => &mut self.writing,
             Some(JobState::Journaled(None)) => &mut self.usable,
             Some(JobState::Journaled(Some(_))) => &mut self.unusable,
             _ => return,
         };
-        *to = to.checked_add_signed(count).expect("what is taken away was added before");
+        *to = to.checked_add_signed(count).expect("counts never fall below 0");
     }
 }
 
@@ -786,13 +816,13 @@ impl OpenRound {
     }
 }
 
-/// Why no method can use an update, if that is so.
-fn unusable_because(n_params: usize, answer: &UpdateRecord, delta: &Parcel) -> Option<Reason> {
+/// Why no method can use an update, if so.
+fn unusable_because(n_params: usize, record: &UpdateRecord, delta: &Parcel) -> Option<Reason> {
     let mut vectors = std::iter::once(&delta.model).chain(delta.side_vectors.values());
     if vectors.clone().any(|vector| vector.len() != n_params) {
         return Some("wrong-length");
     }
-    let figures = [Some(answer.loss), Some(answer.loss_fall), answer.accuracy];
-    let finite = figures.iter().flatten().all(|figure| figure.is_finite());
+    let metrics = [Some(record.loss), Some(record.loss_fall), record.accuracy];
+    let finite = metrics.iter().flatten().all(|metric| metric.is_finite());
     (!finite || !vectors.all(|vector| vectors::all_finite(vector))).then_some("not-finite")
 }

@@ -1,4 +1,4 @@
-//! What clients are sending: kept as far as it came, so that a broken transfer goes on where it stopped.
+//! Uploads of clients, kept as far as they were received, so that a broken transfer resumes.
 
 use std::collections::HashMap;
 
@@ -10,20 +10,21 @@ use super::{Coordinator, Reason};
 use crate::digest::Digest;
 use crate::wire;
 
-/// An upload of which nothing came for so long gives way to one that waits for room, as does one that is
-/// slow.
+/// An upload without new bytes for this many seconds gives way to one that waits for memory. So does a slow
+/// one.
 const UPLOAD_STALL_S: f64 = 30.0;
 
-/// So many bytes a second an upload brings on average, after its first [`STILL_S`], or it counts as slow.
+/// The average rate in bytes per second below which an upload counts as slow, after its first
+/// [`UPLOAD_STALL_S`] seconds.
 const MIN_BYTES_PER_S: f64 = 16_384.0;
 
-/// Why an upload has to wait: the client is to ask again in a while.
+/// The reason why an upload has to wait: the client asks again later.
 pub(crate) const NO_MEMORY: Reason = "no-room";
 
-/// No stream is this one.
+/// The number of no stream.
 const NO_OWNER: u64 = 0;
 
-/// Everything that is on its way: of each client one upload, for it sends one update at a time.
+/// All uploads. Each client has at most one, because it sends one update at a time.
 #[derive(Debug, Default)]
 pub(super) struct Uploads {
     by_client: HashMap<ClientId, Upload>,
@@ -35,16 +36,16 @@ struct Upload {
     digest: Digest,
     size: u64,
     bytes: BytesMut,
-    /// The stream that sends it; what an earlier one still brings is not for it.
+    /// The stream that sends it. Bytes of an earlier stream are ignored.
     owner: u64,
-    /// When it was let in, and when anything of it came last.
+    /// When it was admitted, and when its last bytes were received.
     admitted_s: f64,
     last_received_s: f64,
     reservation: Reservation,
 }
 
 impl Upload {
-    /// Since when it is in the way of others, if it is.
+    /// Since when it blocks others, if it does.
     fn blocking_since_s(&self, now_s: f64, still_s: f64) -> Option<f64> {
         let slow_s = self.admitted_s + still_s + self.bytes.len() as f64 / MIN_BYTES_PER_S;
         let since_s = (self.last_received_s + still_s).min(slow_s);
@@ -57,12 +58,12 @@ impl Uploads {
         self.by_client.get_mut(&client).filter(|upload| upload.digest == digest)
     }
 
-    /// Who is sending.
+    /// The clients with an upload.
     pub(super) fn clients(&self) -> impl Iterator<Item = ClientId> {
         self.by_client.keys().copied()
     }
 
-    /// What a client sent, if all of it came.
+    /// Takes the bytes of a client's upload, if it is complete.
     pub(super) fn take_complete(&mut self, client: ClientId, digest: Digest) -> Option<(Bytes, Reservation)> {
         let whole = |upload: &Upload| upload.digest == digest && upload.bytes.len() as u64 == upload.size;
         self.by_client.get(&client).filter(|upload| whole(upload))?;
@@ -73,7 +74,7 @@ impl Uploads {
         self.by_client.remove(&client);
     }
 
-    /// Drops the upload that has been in the way of others for longest; whose it was.
+    /// Drops the upload that has blocked others for longest, and returns its client.
     fn drop_longest_blocking(&mut self, now_s: f64, still_s: f64) -> Option<ClientId> {
         let in_the_way = |(client, upload): (&ClientId, &Upload)| {
             Some((upload.blocking_since_s(now_s, still_s)?, *client))
@@ -86,8 +87,8 @@ impl Uploads {
 }
 
 impl Coordinator {
-    /// How much of an update came already, and room for all of it where the client says how long it is. It
-    /// stays so until the client goes on: what an earlier stream still brings is not taken.
+    /// How much of an update was received. Reserves memory for all of it if the client states its size. From
+    /// now on bytes of earlier streams are ignored until the client resumes.
     pub(crate) fn upload_offset(&mut self, request: &wire::HeldRequest, now_s: f64) -> Result<u64, Reason> {
         let client = self.client_of_session(&request.session).ok_or("unknown")?;
         let digest = Digest::from_slice(&request.digest).ok_or("malformed")?;
@@ -95,7 +96,7 @@ impl Coordinator {
             upload.owner = NO_OWNER;
             return Ok(upload.bytes.len() as u64);
         }
-        // Where it is not to be taken at all, the client hears that when it sends.
+        // If the update will not be accepted, the client learns that when it sends it.
         if request.bytes > 0
             && self.owes_update(client)
             && request.bytes <= self.rules.bounds().max_packed_bytes()
@@ -105,7 +106,7 @@ impl Coordinator {
         Ok(0)
     }
 
-    /// A client begins to send, or goes on.
+    /// Begins or resumes an upload.
     pub(crate) fn begin_upload(&mut self, header: &wire::Header, now_s: f64) -> Result<UploadHandle, Reason> {
         let client = self.client_of_session(&header.session).ok_or("unknown")?;
         if !self.owes_update(client) {
@@ -118,17 +119,17 @@ impl Coordinator {
         }
         if self.uploads.find(client, digest).is_none() {
             if header.offset > 0 {
-                // It was dropped since the client asked how much is there.
+                // The upload was dropped since the client asked for its offset.
                 return Err("superseded");
             }
             self.admit_upload(client, digest, content.bytes, now_s)?;
         }
-        let upload = self.uploads.find(client, digest).expect("it is there, or was just let in");
+        let upload = self.uploads.find(client, digest).expect("it is there, or was just admitted");
         if upload.size != content.bytes {
             return Err("malformed");
         }
         if upload.bytes.len() as u64 != header.offset {
-            // It is to ask again how much is there.
+            // The client has to ask for the offset again.
             return Err("superseded");
         }
         self.uploads.last_owner += 1;
@@ -137,7 +138,7 @@ impl Coordinator {
         Ok(UploadHandle { client, digest, owner })
     }
 
-    /// Gives an upload its room, in place of an earlier one of the client.
+    /// Reserves memory for an upload, which replaces an earlier one of the client.
     fn admit_upload(
         &mut self,
         client: ClientId,
@@ -146,7 +147,7 @@ impl Coordinator {
         now_s: f64,
     ) -> Result<(), Reason> {
         self.uploads.drop_upload(client);
-        // Others have a round's time to be heard, too.
+        // Other clients need their turn within the round, too.
         let still_s = UPLOAD_STALL_S.min(self.rules.deadline_s / 4.0);
         while !self.memory_budget.may_upload(client, size, now_s) {
             let Some(dropped) = self.uploads.drop_longest_blocking(now_s, still_s) else {
@@ -155,23 +156,23 @@ impl Coordinator {
             };
             tracing::info!(
                 client = dropped.number(),
-                "its upload stood still while others waited, and was dropped"
+                "its upload stalled while others waited, and was dropped"
             );
         }
-        // Answers that are kept can be read from the journal.
+        // Kept updates can be read from the journal again.
         while !self.memory_budget.fits(size)
             && let Some(seq) = self.kept_in_memory.pop()
         {
-            if let Some(arrived) = self.pending_updates.get_mut(&seq) {
-                (arrived.update, arrived.kept_reservation) = (None, None);
+            if let Some(received) = self.pending_updates.get_mut(&seq) {
+                (received.update, received.kept_reservation) = (None, None);
             }
         }
         if !self.memory_budget.fits(size) && self.memory_budget.kept_bytes() > 0 {
-            // They are on their way to the disk or to the engine, which takes a moment.
+            // They are being written or passed to the engine, which takes a moment.
             *self.refusals.entry(NO_MEMORY).or_default() += 1;
             return Err(NO_MEMORY);
         }
-        let room = self.memory_budget.reserve_in_flight(client, size);
+        let reservation = self.memory_budget.reserve_in_flight(client, size);
         let upload = Upload {
             digest,
             size,
@@ -179,13 +180,13 @@ impl Coordinator {
             owner: NO_OWNER,
             admitted_s: now_s,
             last_received_s: now_s,
-            reservation: room,
+            reservation,
         };
         self.uploads.by_client.insert(client, upload);
         Ok(())
     }
 
-    /// More of it came; returns how much is there.
+    /// Appends received bytes, and returns how many there are.
     pub(crate) fn add_upload(
         &mut self,
         sender: UploadHandle,
@@ -201,7 +202,7 @@ impl Coordinator {
             return Err("oversized");
         }
         if upload.bytes.is_empty() {
-            // At once: growing would copy what is there again and again.
+            // All at once, because growing would copy the bytes again and again.
             upload.bytes.reserve(upload.size as usize);
         }
         upload.bytes.extend_from_slice(bytes);

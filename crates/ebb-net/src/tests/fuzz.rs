@@ -1,7 +1,8 @@
-//! Everything that strangers send and everything that is read from a disk, damaged at random: nothing panics, takes more memory
-//! than it accounts for, or is believed though it is forged.
+//! Everything that unauthenticated parties send or that is read from disk, damaged at random. Nothing panics,
+//! takes more memory than it accounts for, or accepts forgeries.
 //!
-//! `cargo xtask fuzz --of net` runs it on millions; as a test it is a sample of them. What is tried depends on the seed alone.
+//! `cargo xtask fuzz --of net` tries millions of inputs; the test tries a sample of them. The inputs depend
+//! on the seed alone.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -22,7 +23,7 @@ use crate::tokens::{Key, Terms};
 use crate::wire;
 
 thread_local! {
-    /// Bytes that this thread holds, and the most it held since it was last asked.
+    /// Bytes that this thread holds, and the most that it held since the last reset.
     static HELD_BYTES: Cell<i64> = const { Cell::new(0) };
     static PEAK_BYTES: Cell<i64> = const { Cell::new(0) };
 }
@@ -36,30 +37,30 @@ fn count_bytes(change: i64) {
     });
 }
 
-// SAFETY: everything is left to the system's allocator.
+// SAFETY: every call is passed on to the system's allocator.
 #[allow(unsafe_code, reason = "an allocator is unsafe by its trait")]
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count_bytes(layout.size() as i64);
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count_bytes(layout.size() as i64);
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count_bytes(size as i64 - layout.size() as i64);
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller keeps the contract of `realloc`.
         unsafe { System.realloc(at, layout, size) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count_bytes(-(layout.size() as i64));
-        // SAFETY: as promised by the caller.
+        // SAFETY: the caller keeps the contract of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -67,7 +68,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// What was taken at most beyond what was held before, and what came of it; nothing, if it panicked.
+/// The peak of bytes beyond those held before, and the result. `None` if it panicked.
 fn peak_of<T>(act: impl FnOnce() -> T) -> (i64, Option<T>) {
     let before = HELD_BYTES.with(Cell::get);
     PEAK_BYTES.with(|most| most.set(before));
@@ -75,12 +76,12 @@ fn peak_of<T>(act: impl FnOnce() -> T) -> (i64, Option<T>) {
     (PEAK_BYTES.with(Cell::get) - before, done.ok())
 }
 
-/// What was held up to now does not count: it was only needed to make the input.
+/// Bytes held up to now do not count, because they were needed to make the input.
 fn reset_peak() {
     PEAK_BYTES.with(|most| most.set(HELD_BYTES.with(Cell::get)));
 }
 
-/// Numbers at which things break.
+/// Numbers at which code often breaks.
 const EDGE_VALUES: [u64; 16] = [
     0,
     1,
@@ -97,7 +98,7 @@ const EDGE_VALUES: [u64; 16] = [
     1 << 63,
     u64::MAX - 1,
     u64::MAX,
-    // No number, as a float.
+    // NaN, as a float of either size.
     0x7ff8_0000_7fc0_0000,
 ];
 
@@ -117,7 +118,7 @@ pub(crate) fn damage(bytes: &mut Vec<u8>, other: &[u8], stream: &mut Stream) {
                 let width = [1, 2, 4, 8][stream.below(4)];
                 bytes[at..].iter_mut().zip(&odd.to_le_bytes()[..width]).for_each(|(byte, odd)| *byte = *odd);
             }
-            // As protobuf writes lengths and numbers.
+            // Varints, as protobuf writes lengths and numbers.
             4 => {
                 let mut varint = Vec::new();
                 prost::encoding::encode_varint(odd, &mut varint);
@@ -141,17 +142,17 @@ pub(crate) fn damage(bytes: &mut Vec<u8>, other: &[u8], stream: &mut Stream) {
     }
 }
 
-/// Something that reads, inputs to begin with, and what it may take for one.
+/// A reader, its seed inputs, and the memory that it may take for one input.
 struct Target {
     name: &'static str,
-    /// Tries one input: whether it was taken. It panics where harm is done.
+    /// Tries one input and returns whether it was accepted. Panics if it did harm.
     attempt: Box<dyn Fn(&mut Stream) -> bool + Sync>,
-    /// Bytes it may hold at most.
+    /// The most bytes that it may hold.
     max_bytes: i64,
 }
 
 impl Target {
-    /// One that reads bytes, damaged or made up.
+    /// A target that reads damaged or invented bytes.
     fn of_bytes(name: &'static str, seeds: Vec<Vec<u8>>, most: i64, read: fn(&[u8]) -> bool) -> Target {
         let attempt = move |stream: &mut Stream| {
             if stream.below(16) == 0 {
@@ -169,8 +170,8 @@ impl Target {
 
 fn targets() -> Vec<Target> {
     vec![
-        Target::of_bytes("what clients say", client_messages(), 1 << 16, read_client_message),
-        Target::of_bytes("what servers say", server_messages(), 1 << 16, read_server_message),
+        Target::of_bytes("messages of clients", client_messages(), 1 << 16, read_client_message),
+        Target::of_bytes("messages of servers", server_messages(), 1 << 16, read_server_message),
         Target::of_bytes("vectors", parcels(), MAX_VECTOR_BYTES, read_parcel),
         Target {
             name: "compressed vectors",
@@ -192,12 +193,12 @@ fn targets() -> Vec<Target> {
     ]
 }
 
-/// A message behind the number of its kind.
+/// A message after the number of its kind.
 fn tagged(kind: u8, message: &impl Message) -> Vec<u8> {
     [&[kind], message.encode_to_vec().as_slice()].concat()
 }
 
-/// Reads a message; what is taken comes back when it is written and read again.
+/// Reads a message. A message that is accepted survives writing and reading it again.
 fn round_tripped<M: Message + Default>(bytes: &[u8]) -> Option<M> {
     let message = M::decode(Bytes::copy_from_slice(bytes)).ok()?;
     let written = message.encode_to_vec();
@@ -209,7 +210,7 @@ fn round_tripped<M: Message + Default>(bytes: &[u8]) -> Option<M> {
 fn client_messages() -> Vec<Vec<u8>> {
     let mut all: Vec<_> = fuzz_tests::one_message_of_each_kind()
         .into_iter()
-        .map(|said| tagged(1, &wire::FromClient { message: Some(said) }))
+        .map(|message| tagged(1, &wire::FromClient { message: Some(message) }))
         .collect();
     let session = Bytes::from_static(&[3; 16]);
     let digest = Bytes::from_static(&[4; 32]);
@@ -245,9 +246,9 @@ fn server_messages() -> Vec<Vec<u8>> {
     let ticket = Bytes::from_static(&[6; 16]);
     let work = |amount| Some(wire::Work { amount: Some(amount), batch: Some(10) });
     let packing = Some(wire::Packing { number: 1, zstd: true });
-    let say = |say| tagged(0, &wire::FromServer { message: Some(say) });
+    let message = |say| tagged(0, &wire::FromServer { message: Some(say) });
     vec![
-        say(ServerMessage::Welcome(wire::Welcome {
+        message(ServerMessage::Welcome(wire::Welcome {
             version: 1,
             session: Bytes::from_static(&[3; 16]),
             heartbeat_s: 5.0,
@@ -256,12 +257,12 @@ fn server_messages() -> Vec<Vec<u8>> {
             layout: vec![wire::Tensor { name: "w".to_owned(), shape: vec![2, 5], trained: true }],
             packing,
         })),
-        say(ServerMessage::Refused(wire::Refused {
+        message(ServerMessage::Refused(wire::Refused {
             reason: "token".to_owned(),
             message: "no".to_owned(),
             r#final: true,
         })),
-        say(ServerMessage::Job(wire::Job {
+        message(ServerMessage::Job(wire::Job {
             round: 3,
             ticket,
             global: global.clone(),
@@ -270,25 +271,25 @@ fn server_messages() -> Vec<Vec<u8>> {
             heard: Some(2),
             window_s: Some(60.0),
         })),
-        say(ServerMessage::Probe(wire::Probe {
+        message(ServerMessage::Probe(wire::Probe {
             round: 3,
             global: global.clone(),
             samples: Some(8),
             work: work(wire::work::Amount::Epochs(2)),
         })),
-        say(ServerMessage::Evaluate(wire::Evaluate { round: 3, global })),
-        say(ServerMessage::Stop(wire::Stop { round: 3, finish: true })),
-        say(ServerMessage::Settled(wire::Settled { round: 3, refused: "forged".to_owned() })),
-        say(ServerMessage::Bye(wire::Bye { reason: "over".to_owned(), r#final: true })),
-        say(ServerMessage::Beat(wire::Beat {})),
+        message(ServerMessage::Evaluate(wire::Evaluate { round: 3, global })),
+        message(ServerMessage::Stop(wire::Stop { round: 3, finish: true })),
+        message(ServerMessage::Settled(wire::Settled { round: 3, refused: "forged".to_owned() })),
+        message(ServerMessage::Bye(wire::Bye { reason: "over".to_owned(), r#final: true })),
+        message(ServerMessage::Beat(wire::Beat {})),
         tagged(1, &wire::Enrolled { client: 3, server: Bytes::from_static(&[9; 16]) }),
         tagged(2, &wire::Chunk { bytes: Bytes::from_static(b"some of the model") }),
         tagged(3, &wire::HeldReply { bytes: 77 }),
     ]
 }
 
-/// Whether something that a server said passes a client's checks; then this holds of it. What does not pass
-/// says why, in one line.
+/// Whether a message of a server passes a client's checks. If so, the property holds of it. If not, the
+/// reason is one line.
 fn is_valid<T>(checked: Result<T, checks::InvalidMessage>, holds: impl FnOnce(&T)) -> bool {
     match checked {
         Ok(checked) => holds(&checked),
@@ -306,7 +307,7 @@ fn read_server_message(bytes: &[u8]) -> bool {
     let layout = crate::one_tensor_layout(1000);
     let is_one_line = |text: &str| assert!(!text.chars().any(char::is_control), "{text}");
     match kind % 4 {
-        0 => match round_tripped::<wire::FromServer>(bytes).and_then(|said| said.message) {
+        0 => match round_tripped::<wire::FromServer>(bytes).and_then(|message| message.message) {
             Some(ServerMessage::Welcome(welcome)) => is_valid(checks::welcome(3, welcome), |welcome| {
                 assert!((0.01..=3600.0).contains(&welcome.heartbeat.as_secs_f64()));
                 assert!(!welcome.run.layout.is_empty());
@@ -318,17 +319,18 @@ fn read_server_message(bytes: &[u8]) -> bool {
                 assert!(job.model.bytes > 0 && job.model.bytes < 40_000 + job.ticket.len() as u64 * 1000);
             }),
             Some(ServerMessage::Probe(probe)) => is_valid(checks::probe(&probe, &layout), |_| {}),
-            Some(ServerMessage::Evaluate(judge)) => is_valid(checks::evaluate(&judge, &layout), |_| {}),
+            Some(ServerMessage::Evaluate(evaluate)) => is_valid(checks::evaluate(&evaluate, &layout), |_| {}),
             Some(ServerMessage::Refused(refused)) => {
                 let checks::Refused { reason, message, .. } = checks::refused(&refused);
                 is_one_line(&reason);
                 is_one_line(&message);
                 true
             }
-            said => said.is_some(),
+            message => message.is_some(),
         },
-        1 => round_tripped::<wire::Enrolled>(bytes)
-            .is_some_and(|said| is_valid(checks::enrolled(said), |(client, _)| assert!(*client < 1 << 24))),
+        1 => round_tripped::<wire::Enrolled>(bytes).is_some_and(|message| {
+            is_valid(checks::enrolled(message), |(client, _)| assert!(*client < 1 << 24))
+        }),
         2 => round_tripped::<wire::Chunk>(bytes).is_some(),
         _ => round_tripped::<wire::HeldReply>(bytes).is_some(),
     }
@@ -336,11 +338,11 @@ fn read_server_message(bytes: &[u8]) -> bool {
 
 const BOUNDS: VectorBounds = VectorBounds { vector_len: 3000, side_vectors: 2 };
 
-/// The vectors themselves, packed and unpacked, and what a decoder takes: a window and a block of 128 KiB each, and twelve bytes for
-/// each of the 98,047 sequences that a block can say it has.
+/// The vectors themselves, packed and unpacked, and the decoder's memory: a window and a block of 128 KiB
+/// each, and twelve bytes for each of the 98,047 sequences that a block can declare.
 const MAX_VECTOR_BYTES: i64 = 2 << 20;
 
-/// Vectors of several kinds: few and many numbers, alike and not, with and without others beside them.
+/// Vectors of several kinds: short and long, constant and varied, with and without side vectors.
 fn vectors() -> Vec<Parcel> {
     let mut small = Parcel::of(vec![1.5, -2.25, 1e-3, 0.1]);
     small.side_vectors.insert("control".into(), vec![0.0, 65504.0, -1.0, 3.25]);
@@ -366,13 +368,13 @@ fn parcels() -> Vec<Vec<u8>> {
         .iter()
         .flat_map(|&packing| all.iter().map(move |parcel| pack(parcel, packing).bytes.to_vec()))
         .collect();
-    // Most of the damage should hit what is compressed and what is short.
+    // Most of the damage should hit compressed and short parcels.
     packed.retain(|bytes| bytes.len() < 6000);
     packed
 }
 
 fn read_parcel(bytes: &[u8]) -> bool {
-    // A client has the bounds from its server, who may say anything.
+    // A client takes the bounds from its server, which may send anything.
     let unbound = VectorBounds { vector_len: usize::MAX, side_vectors: 255 };
     if bytes.get(5) == Some(&0) {
         let _ = unpack(bytes, unbound);
@@ -394,7 +396,8 @@ fn read_parcel(bytes: &[u8]) -> bool {
     true
 }
 
-/// A head that says one thing, and what is compressed another: too much, too little, damaged before it was compressed or after.
+/// A head that does not match the compressed part, which is too long, too short, or damaged before or after
+/// compression.
 fn read_compressed(stream: &mut Stream) -> bool {
     let number = stream.below(2);
     let len = [0, 1, 100, BOUNDS.vector_len][stream.below(4)];
@@ -425,7 +428,7 @@ fn read_compressed(stream: &mut Stream) -> bool {
     read_parcel(&bytes)
 }
 
-/// So many blocks of one byte 131,072 times, in four bytes each, that can be referred to as far back as a window's descriptor says.
+/// N blocks that each repeat one byte 131,072 times, in four bytes each, with a window of any size.
 pub(crate) fn bomb(window: u8, n_blocks: usize) -> Vec<u8> {
     let mut bytes = vec![0x28, 0xb5, 0x2f, 0xfd, 0, window];
     for block in 0..n_blocks {
@@ -440,7 +443,7 @@ fn key() -> Key {
     Key::new(&[1; 32])
 }
 
-/// All tokens that were ever given out.
+/// All tokens that were ever made.
 fn terms() -> [Terms; 3] {
     let terms = |id, until_s, uses, numbers| Terms {
         id: [id; 8],
@@ -454,7 +457,7 @@ fn terms() -> [Terms; 3] {
 fn tokens() -> Vec<Vec<u8>> {
     let mut tokens: Vec<_> = terms().iter().map(|terms| key().token(terms).into_bytes()).collect();
     tokens.push(format!(" {}\n", key().token(&terms()[0])).into_bytes());
-    // Of somebody who makes his own.
+    // A token made with another key.
     let greedy =
         Terms { id: [1; 8], expires_unix_s: u64::MAX, max_uses: u32::MAX, allows_chosen_number: true };
     tokens.push(Key::new(&[2; 32]).token(&greedy).into_bytes());
@@ -465,7 +468,7 @@ fn read_token(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let Some(found) = key().terms(text) else { return false };
     assert!(terms().contains(&found), "a token that was never made: {found:?}");
-    assert_eq!(text.trim().to_ascii_lowercase(), key().token(&found), "two tokens of the same terms");
+    assert_eq!(text.trim().to_ascii_lowercase(), key().token(&found), "two tokens with the same terms");
     true
 }
 
@@ -518,17 +521,17 @@ fn read_file(bytes: &[u8]) -> bool {
     client::is_readable_file(kind % 2 == 0, bytes)
 }
 
-/// What came of many inputs.
+/// How many inputs were accepted or refused.
 #[derive(Default)]
 struct FuzzCounts {
     refused: u64,
-    /// Damage that is not seen, or does no harm.
+    /// Inputs whose damage is not seen, or does no harm.
     accepted: u64,
     peak_bytes: i64,
 }
 
 impl Target {
-    /// Tries the inputs of these numbers; or says which of them did harm.
+    /// Tries the inputs of these numbers. Returns an error that names the first one that did harm.
     fn run(&self, numbers: Range<u64>) -> Result<FuzzCounts, String> {
         let mut counted = FuzzCounts::default();
         for number in numbers {
@@ -549,13 +552,13 @@ impl Target {
     }
 }
 
-/// So many inputs for each, or as many as `EBBFLOW_FUZZ` says.
+/// How many inputs each target gets: 2000, or what `EBBFLOW_FUZZ` says.
 fn n_inputs() -> u64 {
     std::env::var("EBBFLOW_FUZZ").map_or(2000, |text| text.parse().expect("EBBFLOW_FUZZ is a number"))
 }
 
 #[test]
-fn what_is_damaged_does_no_harm() {
+fn damaged_input_does_no_harm() {
     let (inputs, threads) = (n_inputs(), std::thread::available_parallelism().map_or(1, usize::from) as u64);
     let mut total = 0;
     for target in targets() {
@@ -570,17 +573,17 @@ fn what_is_damaged_does_no_harm() {
         let (refused, taken) = (sum(|count| count.refused), sum(|count| count.accepted));
         let most = counts.iter().map(|count| count.peak_bytes).max().unwrap_or(0);
         println!(
-            "{:<30} {inputs} inputs, {refused} refused, {taken} taken; at most {most} bytes held",
+            "{:<30} {inputs} inputs, {refused} refused, {taken} accepted; at most {most} bytes held",
             target.name
         );
-        assert!(refused > 0 && taken > 0, "{}: nothing is refused, or nothing taken", target.name);
+        assert!(refused > 0 && taken > 0, "{}: nothing is refused, or nothing accepted", target.name);
         total += inputs;
     }
     println!("{total} inputs in all");
 }
 
 #[test]
-fn what_is_whole_is_taken() {
+fn undamaged_input_is_accepted() {
     let check = |seeds: Vec<Vec<u8>>, read: fn(&[u8]) -> bool| {
         seeds.iter().enumerate().for_each(|(at, seed)| assert!(read(seed), "seed {at}"));
     };

@@ -1,4 +1,5 @@
-//! A script of who answers what, played by a simulated fleet and by this one, with kills in between: the records are the same.
+//! A script of returned updates, played by a simulated fleet and by a networked one that is killed in
+//! between: the records are the same.
 
 mod queries;
 mod torn_journal;
@@ -38,7 +39,7 @@ use crate::{PROTOCOL_VERSION, convert, wire};
 const N_CLIENTS: usize = 3;
 const DEADLINE_S: f64 = 10.0;
 
-/// What a client does in a round in which it is up.
+/// What an available client does in a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ScriptedAct {
     Whole,
@@ -76,14 +77,14 @@ fn script() -> String {
     SCRIPT.iter().map(round).collect::<Vec<_>>().join(", ")
 }
 
-/// A run of a recipe on three quadratics.
+/// A run of a recipe on three quadratic objectives.
 fn settings(recipe: &str) -> Tree {
-    // Some recipes ask so many, some ask everybody.
+    // Some recipes select a cohort, some select all clients.
     let select = match recipe {
         "scaffold" => "cohort = 3",
         "e3cs" => "cohort = 2",
         "fast" => "cohort = 2\nprobability = 0.5",
-        // Whoever is away is not probed by a server, and in simulation is waited for.
+        // A server does not probe clients that are away. A simulation waits for them.
         "pow-d" => "cohort = 2\ncandidates = 3\namong = \"up\"",
         _ => "",
     };
@@ -101,19 +102,19 @@ struct TestRun {
     task: Arc<dyn Task>,
     rule: Arc<dyn LocalRule>,
     evaluator: TaskEvaluator,
-    /// Who judges instead, if somebody does.
+    /// The evaluator on clients, if the run evaluates there.
     client_evaluator: Option<ClientEvaluator>,
 }
 
 fn assemble(tree: &Tree) -> TestRun {
-    let mut facts = BuildContext { seed: 1, n_rounds: SCRIPT.len() as u32, ..BuildContext::default() };
-    let task = data::build(&tree.table("data", facts)).unwrap();
-    facts.n_clients = task.n_clients();
-    let mut roles = Registry::standard().build(tree, facts).unwrap();
+    let mut context = BuildContext { seed: 1, n_rounds: SCRIPT.len() as u32, ..BuildContext::default() };
+    let task = data::build(&tree.table("data", context)).unwrap();
+    context.n_clients = task.n_clients();
+    let mut roles = Registry::standard().build(tree, context).unwrap();
     roles.server.start_from(task.initial());
     let rule = Arc::clone(&roles.local);
-    let evaluation = Evaluation::build(&tree.table("evaluate", facts), task.as_ref()).unwrap();
-    let facts = RunContext {
+    let evaluation = Evaluation::build(&tree.table("evaluate", context), task.as_ref()).unwrap();
+    let context = RunContext {
         seed: 1,
         deadline_s: DEADLINE_S,
         threads: 1,
@@ -121,13 +122,13 @@ fn assemble(tree: &Tree) -> TestRun {
         ..RunContext::default()
     };
     let evaluator = TaskEvaluator::new(Arc::clone(&task), evaluation, SCRIPT.len() as u32, NonZeroUsize::MIN);
-    TestRun { engine: Engine::new(roles, facts), task, rule, evaluator, client_evaluator: None }
+    TestRun { engine: Engine::new(roles, context), task, rule, evaluator, client_evaluator: None }
 }
 
-/// Plays the next round, and returns its line of the record, without what only a simulation can know.
+/// Plays the next round, and returns its record row without what only a simulation can know.
 fn round(run: &mut TestRun, fleet: &mut dyn Fleet) -> Result<String, FleetError> {
     let evaluator: &mut dyn Evaluator = match &mut run.client_evaluator {
-        Some(judge) => judge,
+        Some(evaluator) => evaluator,
         None => &mut run.evaluator,
     };
     let mut outcome = run.engine.round(fleet, evaluator)?;
@@ -143,21 +144,21 @@ fn simulated(recipe: &str) -> Vec<String> {
 
 fn simulated_in(tree: &Tree) -> Vec<String> {
     let mut run = assemble(tree);
-    let facts = BuildContext { seed: 1, n_clients: N_CLIENTS, ..BuildContext::default() };
-    let world = World::build(&tree.table("world", facts), run.task.as_ref()).unwrap();
+    let context = BuildContext { seed: 1, n_clients: N_CLIENTS, ..BuildContext::default() };
+    let world = World::build(&tree.table("world", context), run.task.as_ref()).unwrap();
     let threads = Box::new(Threads::new(NonZeroUsize::MIN));
     let mut fleet = SimFleet::new(world, Arc::clone(&run.task), Arc::clone(&run.rule), threads, 1);
     (0..SCRIPT.len()).map(|_| round(&mut run, &mut fleet).unwrap()).collect()
 }
 
-/// A client of the script: it holds what a client process holds.
+/// A scripted client, with the state of a client process.
 struct ScriptedClient {
     client: usize,
     connection: Option<ConnectionId>,
     inbox: Arc<Mutex<Vec<ServerMessage>>>,
     session: Bytes,
     memory: Memory,
-    /// The job in hand and the answer to it, and the round in which that arrives.
+    /// The job in flight with its update, and the round in which the update arrives.
     pending_update: Option<(RoundNo, wire::Answer, Bytes)>,
 }
 
@@ -168,29 +169,29 @@ struct ToScriptedClient {
 }
 
 impl Outbound for ToScriptedClient {
-    fn send(&self, say: ServerMessage) -> bool {
-        if let ServerMessage::Settled(settled) = &say
+    fn send(&self, message: ServerMessage) -> bool {
+        if let ServerMessage::Settled(settled) = &message
             && settled.refused.is_empty()
         {
             let is_it = |entry: &Entry| matches!(entry, Entry::Update(one) if (one.client, one.base) == (self.client, settled.round));
-            assert!(entries(&self.store).iter().any(is_it), "heard of before it is on the disk: {settled:?}");
+            assert!(entries(&self.store).iter().any(is_it), "acknowledged before it is on disk: {settled:?}");
         }
-        self.inbox.lock().unwrap().push(say);
+        self.inbox.lock().unwrap().push(message);
         true
     }
 }
 
-/// The journal as it is on the disk.
+/// The journal as it is on disk.
 fn entries(store: &Store) -> Vec<Entry> {
     store.entries(0).unwrap().iter().map(|(_, bytes)| Entry::read(bytes).unwrap()).collect()
 }
 
-/// The clients and their clock. Time passes only when nothing is left to be done.
+/// The clients and their clock. Time passes only when nothing is left to do.
 struct ScriptedClients {
     state: Mutex<ScriptState>,
     task: Arc<dyn Task>,
     rule: Arc<dyn LocalRule>,
-    /// Whether the clients judge the model after every round.
+    /// Whether the clients evaluate the model after every round.
     evaluates: bool,
     key: [u8; 32],
 }
@@ -198,11 +199,11 @@ struct ScriptedClients {
 struct ScriptState {
     now_s: f64,
     clients: Vec<ScriptedClient>,
-    /// After so many messages the server is killed.
+    /// How many messages are delivered before the server is killed.
     messages_left: usize,
 }
 
-/// The theatre as the fleet sees it.
+/// The clock of the fleet, which moves the scripted clients.
 struct ScriptedClock(Arc<ScriptedClients>);
 
 impl Clock for ScriptedClock {
@@ -221,7 +222,7 @@ impl Clock for ScriptedClock {
         if self.0.deliver_one(shared) {
             return;
         }
-        // What is on its way to the disk arrives before time passes.
+        // Writes in flight finish before time passes.
         shared.writer.drain();
         if shared.inspect(|_| ()).1 == seen {
             self.0.state.lock().unwrap().now_s = until_s;
@@ -234,35 +235,37 @@ impl Clock for ScriptedClock {
 }
 
 impl ScriptedClients {
-    /// One client hears one thing and does what follows; whether there was one.
+    /// Delivers one message and lets the client react. Returns whether there was one.
     fn deliver_one(&self, shared: &Shared) -> bool {
-        let heard = {
-            let mut stage = self.state.lock().unwrap();
-            let heard = stage.clients.iter().find_map(|actor| {
-                let mut inbox = actor.inbox.lock().unwrap();
-                if inbox.is_empty() { None } else { Some((actor.client, inbox.remove(0))) }
+        let delivered = {
+            let mut state = self.state.lock().unwrap();
+            let delivered = state.clients.iter().find_map(|scripted| {
+                let mut inbox = scripted.inbox.lock().unwrap();
+                if inbox.is_empty() { None } else { Some((scripted.client, inbox.remove(0))) }
             });
-            if heard.is_some() {
-                if stage.messages_left == 0 {
-                    drop(stage);
+            if delivered.is_some() {
+                if state.messages_left == 0 {
+                    drop(state);
                     shared.stop();
                     return true;
                 }
-                stage.messages_left -= 1;
+                state.messages_left -= 1;
             }
-            heard
+            delivered
         };
-        let Some((client, said)) = heard else { return false };
-        match said {
+        let Some((client, message)) = delivered else { return false };
+        match message {
             ServerMessage::Welcome(welcome) => {
-                self.with_client(client, |actor| actor.session = welcome.session)
+                self.with_client(client, |scripted| scripted.session = welcome.session);
             }
             ServerMessage::Job(job) => self.train(shared, client, &job),
             ServerMessage::Probe(probe) => self.probe(shared, client, &probe),
             ServerMessage::Evaluate(evaluate) => self.evaluate(shared, client, &evaluate),
             ServerMessage::Settled(settled) => {
-                self.with_client(client, |actor| {
-                    actor.pending_update.take_if(|(_, answer, _)| answer.round == settled.round)
+                self.with_client(client, |scripted| {
+                    scripted
+                        .pending_update
+                        .take_if(|(_, update_message, _)| update_message.round == settled.round)
                 });
             }
             _ => {}
@@ -276,55 +279,56 @@ impl ScriptedClients {
 
     fn fetch(&self, shared: &Shared, client: usize, content: Option<&wire::Content>) -> Arc<Parcel> {
         let content = content.unwrap();
-        let session = self.with_client(client, |actor| actor.session.clone());
-        let bytes = shared.with_coordinator(|desk, now_s| {
-            let fetching = desk.begin_download(&session, &content.digest, now_s).unwrap();
-            desk.next_chunk(&fetching, 0, now_s).unwrap()
+        let session = self.with_client(client, |scripted| scripted.session.clone());
+        let bytes = shared.with_coordinator(|coordinator, now_s| {
+            let download = coordinator.begin_download(&session, &content.digest, now_s).unwrap();
+            coordinator.next_chunk(&download, 0, now_s).unwrap()
         });
-        let bounds = shared.inspect(|desk| desk.rules().bounds()).0;
+        let bounds = shared.inspect(|coordinator| coordinator.rules().bounds()).0;
         Arc::new(unpack(&bytes, bounds).unwrap().0)
     }
 
-    fn send_message(&self, shared: &Shared, client: usize, said: ClientMessage) {
-        if let Some(line) = self.with_client(client, |actor| actor.connection) {
-            shared.with_coordinator(|desk, now_s| desk.receive(line, said, now_s));
+    fn send_message(&self, shared: &Shared, client: usize, message: ClientMessage) {
+        if let Some(connection) = self.with_client(client, |scripted| scripted.connection) {
+            shared.with_coordinator(|coordinator, now_s| coordinator.receive(connection, message, now_s));
         }
     }
 
-    fn probe(&self, shared: &Shared, client: usize, said: &wire::Probe) {
-        let model = self.fetch(shared, client, said.global.as_ref());
+    fn probe(&self, shared: &Shared, client: usize, message: &wire::Probe) {
+        let model = self.fetch(shared, client, message.global.as_ref());
         let loss = self.task.loss(ClientId::new(client), &model.model);
-        let measured = wire::Measured { round: said.round, loss, train_s: 0.0, upload_s: 0.0 };
-        self.send_message(shared, client, ClientMessage::Measured(measured));
+        let probed = wire::Measured { round: message.round, loss, train_s: 0.0, upload_s: 0.0 };
+        self.send_message(shared, client, ClientMessage::Measured(probed));
     }
 
-    /// A client judges a model on what it trains on.
-    fn evaluate(&self, shared: &Shared, client: usize, said: &wire::Evaluate) {
-        let model = self.fetch(shared, client, said.global.as_ref());
+    /// A client evaluates a model on its training data.
+    fn evaluate(&self, shared: &Shared, client: usize, message: &wire::Evaluate) {
+        let model = self.fetch(shared, client, message.global.as_ref());
         let samples = f64::from(self.task.samples(ClientId::new(client)));
         let loss = samples * f64::from(self.task.loss(ClientId::new(client), &model.model));
-        let evaluated = wire::Evaluated { round: said.round, samples, loss, hits: Some(samples / 4.0) };
+        let evaluated = wire::Evaluated { round: message.round, samples, loss, hits: Some(samples / 4.0) };
         self.send_message(shared, client, ClientMessage::Evaluated(evaluated));
     }
 
-    fn train(&self, shared: &Shared, client: usize, said: &wire::Job) {
-        let global = self.fetch(shared, client, said.global.as_ref());
-        let checks::JobRequest { round, learning_rate: rate, work, .. } =
-            checks::job(said, self.task.layout()).unwrap();
-        let job = Arc::new(Job { round, global, learning_rate: rate, work });
-        let acts = SCRIPT[said.round as usize];
+    fn train(&self, shared: &Shared, client: usize, message: &wire::Job) {
+        let global = self.fetch(shared, client, message.global.as_ref());
+        let checks::JobRequest { round, learning_rate, work, .. } =
+            checks::job(message, self.task.layout()).unwrap();
+        let job = Arc::new(Job { round, global, learning_rate, work });
+        let acts = SCRIPT[message.round as usize];
         let act = acts.iter().find(|(one, _)| *one == client).map_or(Whole, |(_, act)| *act);
-        let asked = job.work.steps(self.task.samples(ClientId::new(client)));
+        let assigned_steps = job.work.steps(self.task.samples(ClientId::new(client)));
         let limit = match act {
             Steps(steps) => NonZeroU32::new(steps).unwrap(),
-            _ => asked,
+            _ => assigned_steps,
         };
-        let memory = self.with_client(client, |actor| actor.memory.commit_until(said.round, said.heard));
+        let memory =
+            self.with_client(client, |scripted| scripted.memory.commit_until(message.round, message.heard));
         let assignment =
             TrainingJob { client: ClientId::new(client), job: Arc::<Job>::clone(&job), memory, limit };
         let trained = train_while(self.task.as_ref(), self.rule.as_ref(), 1, &assignment, &|_| true).unwrap();
         if let Some(memory) = trained.memory {
-            self.with_client(client, |actor| actor.memory.stage(said.round, memory));
+            self.with_client(client, |scripted| scripted.memory.stage(message.round, memory));
         }
         let mut update = trained.update;
         match act {
@@ -334,9 +338,9 @@ impl ScriptedClients {
         }
         let packed = pack(&update.delta, Packing::default()).bytes;
         let digest = Bytes::copy_from_slice(Digest::of(&packed).bytes());
-        let answer = wire::Answer {
-            round: said.round,
-            ticket: said.ticket.clone(),
+        let update_message = wire::Answer {
+            round: message.round,
+            ticket: message.ticket.clone(),
             delta: Some(wire::Content { digest, bytes: packed.len() as u64 }),
             steps: update.steps.get(),
             steps_asked: update.steps_requested.get(),
@@ -346,31 +350,33 @@ impl ScriptedClients {
             accuracy: update.accuracy,
         };
         let arrives = match act {
-            Late(late) => said.round + late,
-            _ => said.round,
+            Late(late) => message.round + late,
+            _ => message.round,
         };
-        self.with_client(client, |actor| actor.pending_update = Some((arrives, answer, packed)));
-        if arrives == said.round {
+        self.with_client(client, |scripted| {
+            scripted.pending_update = Some((arrives, update_message, packed));
+        });
+        if arrives == message.round {
             self.send_update(shared, client);
         }
     }
 
     fn send_update(&self, shared: &Shared, client: usize) {
-        let (line, session, held) = self.with_client(client, |actor| {
-            (actor.connection, actor.session.clone(), actor.pending_update.clone())
+        let (connection, session, held) = self.with_client(client, |scripted| {
+            (scripted.connection, scripted.session.clone(), scripted.pending_update.clone())
         });
-        let (Some(line), Some((_, answer, packed))) = (line, held) else { return };
-        let header = wire::Header { session, content: answer.delta.clone(), offset: 0 };
-        shared.with_coordinator(|desk, now_s| {
-            // Where the answer was taken already, nobody wants its vectors.
-            if let Ok(sender) = desk.begin_upload(&header, now_s) {
-                desk.add_upload(sender, &packed, now_s).unwrap();
+        let (Some(connection), Some((_, update_message, packed))) = (connection, held) else { return };
+        let header = wire::Header { session, content: update_message.delta.clone(), offset: 0 };
+        shared.with_coordinator(|coordinator, now_s| {
+            // Once an update was accepted, its vectors are not uploaded again.
+            if let Ok(sender) = coordinator.begin_upload(&header, now_s) {
+                coordinator.add_upload(sender, &packed, now_s).unwrap();
             }
-            desk.receive(line, ClientMessage::Answer(answer), now_s);
+            coordinator.receive(connection, ClientMessage::Answer(update_message), now_s);
         });
     }
 
-    /// Lets a client come, with what it has in hand.
+    /// Connects a client, with its job in flight.
     fn connect(&self, shared: &Shared, client: usize) {
         let inbox = Arc::new(Mutex::new(Vec::new()));
         let to = ToScriptedClient {
@@ -378,13 +384,15 @@ impl ScriptedClients {
             client: ClientId::new(client),
             store: Arc::clone(&shared.store),
         };
-        let line = shared.connect(Box::new(to));
-        let in_hand = self.with_client(client, |actor| {
-            actor.connection = Some(line);
-            actor.inbox = inbox;
-            let in_hand =
-                |answer: &wire::Answer| wire::InHand { round: answer.round, ticket: answer.ticket.clone() };
-            actor.pending_update.as_ref().map(|(_, answer, _)| in_hand(answer))
+        let connection = shared.connect(Box::new(to));
+        let job_in_flight = self.with_client(client, |scripted| {
+            scripted.connection = Some(connection);
+            scripted.inbox = inbox;
+            let job_in_flight = |update_message: &wire::Answer| wire::InHand {
+                round: update_message.round,
+                ticket: update_message.ticket.clone(),
+            };
+            scripted.pending_update.as_ref().map(|(_, update_message, _)| job_in_flight(update_message))
         });
         let server = shared.store.server_id().unwrap();
         let hello = wire::Hello {
@@ -396,34 +404,41 @@ impl ScriptedClients {
             session: Bytes::new(),
             software: String::new(),
         };
-        shared.with_coordinator(|desk, now_s| desk.hello(line, &hello, now_s));
-        // The welcome comes first, and with it the session.
-        let welcome = self.with_client(client, |actor| actor.inbox.lock().unwrap().remove(0));
+        shared.with_coordinator(|coordinator, now_s| coordinator.hello(connection, &hello, now_s));
+        // The welcome comes first. It contains the session key.
+        let welcome = self.with_client(client, |scripted| scripted.inbox.lock().unwrap().remove(0));
         let ServerMessage::Welcome(welcome) = welcome else {
-            panic!("client {client} was not let in: {welcome:?}")
+            panic!("client {client} was not accepted: {welcome:?}")
         };
-        self.with_client(client, |actor| actor.session = welcome.session);
-        let able =
+        self.with_client(client, |scripted| scripted.session = welcome.session);
+        let capabilities =
             Capabilities { partial: true, side_vectors: true, own_start: true, probe: true, evaluate: true };
         let samples = self.task.samples(ClientId::new(client));
-        let ready = wire::Ready { samples, abilities: Some(convert::to_wire_capabilities(able)), in_hand };
-        shared.with_coordinator(|desk, now_s| desk.receive(line, ClientMessage::Ready(ready), now_s));
+        let ready = wire::Ready {
+            samples,
+            abilities: Some(convert::to_wire_capabilities(capabilities)),
+            in_hand: job_in_flight,
+        };
+        shared.with_coordinator(|coordinator, now_s| {
+            coordinator.receive(connection, ClientMessage::Ready(ready), now_s);
+        });
     }
 
     fn disconnect(&self, shared: &Shared, client: usize) {
-        if let Some(line) = self.with_client(client, |actor| actor.connection.take()) {
-            shared.disconnect(line);
+        if let Some(connection) = self.with_client(client, |scripted| scripted.connection.take()) {
+            shared.disconnect(connection);
         }
     }
 
-    /// Before a round: those that are up come, the others go, and late answers arrive.
+    /// Before a round, available clients connect, the others disconnect, and late updates arrive.
     fn connect_scripted(&self, shared: &Shared, number: RoundNo) {
         let is_up = |client: usize| SCRIPT[number as usize].iter().any(|(one, _)| *one == client);
         for client in 0..N_CLIENTS {
-            // In the first round everybody comes once, as in simulation, where all are enrolled from the start.
-            let connected = self.with_client(client, |actor| actor.connection.is_some());
-            let due = self.with_client(client, |actor| {
-                actor.pending_update.as_ref().is_some_and(|(arrives, ..)| *arrives <= number)
+            // In the first round all clients connect once, because in simulation all are enrolled from the
+            // start.
+            let connected = self.with_client(client, |scripted| scripted.connection.is_some());
+            let due = self.with_client(client, |scripted| {
+                scripted.pending_update.as_ref().is_some_and(|(arrives, ..)| *arrives <= number)
             });
             if !connected && (is_up(client) || due || number == 0) {
                 self.connect(shared, client);
@@ -435,12 +450,12 @@ impl ScriptedClients {
                 self.disconnect(shared, client);
             }
         }
-        // What arrived before the round is on the disk before it.
+        // Updates that arrive before the round are on disk before it.
         shared.writer.drain();
     }
 }
 
-fn rules(task: &dyn Task, sides: &[SideName]) -> Rules {
+fn rules(task: &dyn Task, side_names: &[SideName]) -> Rules {
     Rules {
         deadline_s: DEADLINE_S,
         patience_s: 100.0,
@@ -456,7 +471,7 @@ fn rules(task: &dyn Task, sides: &[SideName]) -> Rules {
         required_capabilities: Capabilities::default(),
         optional_capabilities: Capabilities::default(),
         layout: task.layout().clone(),
-        side_names: sides.into(),
+        side_names: side_names.into(),
         download_packing: Packing::default(),
         upload_packing: Packing::default(),
         settings: String::new(),
@@ -464,11 +479,11 @@ fn rules(task: &dyn Task, sides: &[SideName]) -> Rules {
     }
 }
 
-/// One life of the server: from its start until it is killed, or to the end.
+/// One lifetime of the server: from its start until it is killed, or to the end of the run.
 fn run_server(
     recipe: &str,
     store: &Arc<Store>,
-    theatre: &Arc<ScriptedClients>,
+    clients: &Arc<ScriptedClients>,
     checkpoint: &mut Option<(Vec<u8>, usize)>,
     rows: &mut Vec<String>,
     every: usize,
@@ -476,39 +491,40 @@ fn run_server(
     let mut run = assemble(&settings(recipe));
     let store = Arc::clone(store);
     let members = Members::new(store.members().unwrap(), store.token_uses().unwrap(), 100);
-    let desk = Coordinator::new(
+    let coordinator = Coordinator::new(
         rules(run.task.as_ref(), &run.engine.side_vectors()),
-        Key::new(&theatre.key),
+        Key::new(&clients.key),
         store.server_id().unwrap(),
         members,
     );
     let next = store.next_entry().unwrap();
-    let shared = Shared::new(desk, store, next, Box::new(ScriptedClock(Arc::clone(theatre))));
+    let shared = Shared::new(coordinator, store, next, Box::new(ScriptedClock(Arc::clone(clients))));
     let terms = Terms { id: [0; 8], expires_unix_s: 1, max_uses: 100, allows_chosen_number: true };
-    let key = Key::new(&theatre.key);
+    let key = Key::new(&clients.key);
     let token = key.token(&terms);
     for client in 0..N_CLIENTS {
         let secret = Bytes::from(vec![client as u8; 32]);
         let request = wire::EnrolRequest { token: token.clone(), secret, number: Some(client as u32) };
-        let (_, writes) = shared.with_coordinator(|desk, _| desk.enrol(&request, &key, 0)).unwrap();
+        let (_, writes) =
+            shared.with_coordinator(|coordinator, _| coordinator.enrol(&request, &key, 0)).unwrap();
         shared.write(writes);
-        theatre.with_client(client, |actor| actor.connection = None);
+        clients.with_client(client, |scripted| scripted.connection = None);
     }
-    // Clients come once the journal was played; which round is open then, the script must know.
+    // Clients connect once the journal was replayed. The script must know which round is open then.
     let open = Arc::new(Mutex::new(None::<RoundNo>));
-    let came = {
-        let (theatre, shared, open) = (Arc::clone(theatre), Arc::downgrade(&shared), Arc::clone(&open));
+    let on_live = {
+        let (clients, shared, open) = (Arc::clone(clients), Arc::downgrade(&shared), Arc::clone(&open));
         Box::new(move || {
             let shared = shared.upgrade().unwrap();
-            theatre.connect_scripted(&shared, open.lock().unwrap().expect("a round is about to be played"));
+            clients.connect_scripted(&shared, open.lock().unwrap().expect("a round is about to be played"));
             Ok(())
         })
     };
-    let course = Recovery::new(Arc::clone(&shared), true, came).unwrap();
+    let recovery = Recovery::new(Arc::clone(&shared), true, on_live).unwrap();
     let rounds = SCRIPT.len() as u32;
     run.client_evaluator =
-        theatre.evaluates.then(|| ClientEvaluator::new(course.clone(), None, NonZeroU32::MIN, rounds));
-    let mut fleet = NetFleet::new(course, None);
+        clients.evaluates.then(|| ClientEvaluator::new(recovery.clone(), None, NonZeroU32::MIN, rounds));
+    let mut fleet = NetFleet::new(recovery, None);
     rows.truncate(0);
     if let Some((state, done)) = checkpoint {
         let mut loader = Loader::new(state);
@@ -520,10 +536,10 @@ fn run_server(
         let number = rows.len() as RoundNo;
         let first = open.lock().unwrap().replace(number).is_none();
         if !first {
-            // Where clients are there already, they come and go with the script.
-            let live = shared.inspect(|desk| desk.counts().0).0 > 0 || number > 0;
-            if live && theatre.has_connected() {
-                theatre.connect_scripted(&shared, number);
+            // Connected clients follow the script.
+            let live = shared.inspect(|coordinator| coordinator.counts().0).0 > 0 || number > 0;
+            if live && clients.has_connected() {
+                clients.connect_scripted(&shared, number);
             }
         }
         match round(&mut run, &mut fleet) {
@@ -532,7 +548,7 @@ fn run_server(
                 shared.writer.close();
                 return false;
             }
-            // A server whose disk is gone is as good as killed: nothing that it says is believed.
+            // A server without its disk counts as killed: nothing that it sends is used.
             Err(_) if shared.store.is_killed() => return false,
             Err(error) => panic!("{error}"),
         }
@@ -548,9 +564,9 @@ fn run_server(
 }
 
 impl ScriptedClients {
-    fn new(tree: &Tree, judged: bool) -> Arc<ScriptedClients> {
+    fn new(tree: &Tree, evaluates: bool) -> Arc<ScriptedClients> {
         let run = assemble(tree);
-        let actor = |client| ScriptedClient {
+        let scripted = |client| ScriptedClient {
             client,
             connection: None,
             inbox: Arc::default(),
@@ -558,40 +574,40 @@ impl ScriptedClients {
             memory: Memory::default(),
             pending_update: None,
         };
-        let stage = ScriptState {
+        let state = ScriptState {
             now_s: 0.0,
-            clients: (0..N_CLIENTS).map(actor).collect(),
+            clients: (0..N_CLIENTS).map(scripted).collect(),
             messages_left: usize::MAX,
         };
         Arc::new(ScriptedClients {
-            state: Mutex::new(stage),
+            state: Mutex::new(state),
             task: run.task,
             rule: run.rule,
-            evaluates: judged,
+            evaluates,
             key: [3; 32],
         })
     }
 
-    /// Whether anybody ever came in this life of the server.
+    /// Whether any client connected in this lifetime of the server.
     fn has_connected(&self) -> bool {
-        self.state.lock().unwrap().clients.iter().any(|actor| actor.connection.is_some())
+        self.state.lock().unwrap().clients.iter().any(|scripted| scripted.connection.is_some())
     }
 }
 
 /// When a server is killed.
 #[derive(Clone, Copy, Debug)]
 enum Kill {
-    /// After clients heard so many messages.
+    /// After this many messages were delivered to clients.
     After(usize),
-    /// Just before this entry is on the disk: whatever transaction it is part of is lost with it, and so is all that the server was
-    /// about to say.
+    /// Just before this entry is on disk. The transaction that contains it is lost, and so are all messages
+    /// that depend on it.
     Before(u64),
 }
 
-/// The rows of a run whose server is killed again and again, and its journal.
-fn run_with_kills(recipe: &str, judged: bool, kills: &[Kill], every: usize) -> (Vec<String>, Vec<Entry>) {
+/// The record rows of a run whose server is killed again and again, and its journal.
+fn run_with_kills(recipe: &str, evaluates: bool, kills: &[Kill], every: usize) -> (Vec<String>, Vec<Entry>) {
     let store = Arc::new(Store::in_memory());
-    let theatre = ScriptedClients::new(&settings(recipe), judged);
+    let clients = ScriptedClients::new(&settings(recipe), evaluates);
     let (mut checkpoint, mut rows) = (None, Vec::new());
     let mut all = BTreeMap::new();
     for &kill in kills.iter().chain([&Kill::Before(u64::MAX)]) {
@@ -599,12 +615,12 @@ fn run_with_kills(recipe: &str, judged: bool, kills: &[Kill], every: usize) -> (
             Kill::After(left) => (left, u64::MAX),
             Kill::Before(entry) => (usize::MAX, entry),
         };
-        theatre.state.lock().unwrap().messages_left = left;
+        clients.state.lock().unwrap().messages_left = left;
         store.killed_before.store(before, Ordering::Relaxed);
-        let ended = run_server(recipe, &store, &theatre, &mut checkpoint, &mut rows, every);
+        let ended = run_server(recipe, &store, &clients, &mut checkpoint, &mut rows, every);
         for (number, row) in rows.iter().enumerate().filter(|(_, row)| !row.is_empty()) {
             let known = all.entry(number).or_insert_with(|| row.clone());
-            assert_eq!(known, row, "round {number} went otherwise after a restart");
+            assert_eq!(known, row, "round {number} differs after a restart");
         }
         if ended {
             break;
@@ -613,14 +629,14 @@ fn run_with_kills(recipe: &str, judged: bool, kills: &[Kill], every: usize) -> (
     (all.into_values().collect(), entries(&store))
 }
 
-/// The rows of a run whose server is killed after each of so many messages.
+/// The record rows of a run whose server is killed after each of these numbers of messages.
 fn networked(recipe: &str, kills: &[usize], every: usize) -> Vec<String> {
     let kills: Vec<_> = kills.iter().copied().map(Kill::After).collect();
     run_with_kills(recipe, false, &kills, every).0
 }
 
-/// A line without the bytes that travelled down, and without how long answers took: what was fetched in a round in which the server is
-/// killed is not counted, and nobody knows when an answer would have come that waited for the server.
+/// A record row without bytes sent down and response times. Downloads of a round in which the server is
+/// killed are not counted, and nobody knows when an update would have arrived that waited for the server.
 fn without_bytes_down(line: &str) -> serde_json::Value {
     let mut row: serde_json::Value = serde_json::from_str(line).unwrap();
     let fields = row.as_object_mut().unwrap();
@@ -648,12 +664,13 @@ fn a_script_gives_the_same_record_in_simulation_and_over_a_network() {
     for recipe in RECIPES {
         check(recipe, &[], 3);
     }
-    // Snapshots are among them, and rounds in between.
+    // Some of the rounds take a snapshot, and some do not.
     let snapshots = simulated("fast").iter().filter(|row| row.contains(r#""fast_snapshot":1.0"#)).count();
     assert_eq!(snapshots, 3);
 }
 
-/// Those whose selection goes by who answered, or waits for some, or asks for losses first, among them.
+/// Recipes whose selection depends on who responded, that wait for clients, or that probe losses first, are
+/// among them.
 const RECIPES: [&str; 11] = [
     "full",
     "dropout",
@@ -669,14 +686,14 @@ const RECIPES: [&str; 11] = [
 ];
 
 #[test]
-fn a_server_that_is_killed_at_any_message_goes_on_as_if_it_had_not_been() {
+fn a_server_that_is_killed_at_any_message_resumes_without_a_trace() {
     for left in 0..90 {
         check("fl-fdms", &[left], 3);
     }
 }
 
 #[test]
-fn a_server_that_is_killed_again_and_again_comes_to_the_same_end() {
+fn a_server_that_is_killed_again_and_again_reaches_the_same_result() {
     for recipe in ["scaffold", "mifa", "scheme-c"] {
         for every in [1, 4, 100] {
             check(recipe, &[5, 0, 7, 3, 11, 1, 2, 20], every);
@@ -684,7 +701,7 @@ fn a_server_that_is_killed_again_and_again_comes_to_the_same_end() {
     }
 }
 
-/// What a row says of who took part, and of what came of it.
+/// The columns of a row that state who took part, and the results.
 const REPLAYED: [&str; 18] = [
     "n_enrolled",
     "joined",

@@ -1,4 +1,4 @@
-//! The server and its clients over real sockets: what a stranger or a slow client can and cannot do.
+//! The server and its clients over real sockets: what unauthenticated and slow clients can and cannot do.
 
 mod hostile_server;
 mod operator_mistakes;
@@ -45,7 +45,7 @@ const N_PARAMS: usize = 50_000;
 
 fn rules() -> Rules {
     Rules {
-        // Nothing here waits for a deadline: rounds close because answers came.
+        // No test here waits for a deadline: rounds close because updates arrive.
         deadline_s: 1e6,
         patience_s: 1e6,
         grace_s: 0.0,
@@ -68,11 +68,11 @@ fn rules() -> Rules {
     }
 }
 
-/// Clients here come back at once.
+/// Clients here reconnect at once.
 const FAST_BACKOFF: Backoff =
     Backoff { shortest: Duration::from_millis(1), longest: Duration::from_millis(10) };
 
-/// A server with its fleet and an engine's part in miniature.
+/// A server with its fleet and a minimal engine.
 struct TestServer {
     server: RunningServer,
     fleet: NetFleet,
@@ -88,7 +88,7 @@ impl TestServer {
         TestServer::with_timeout(rules, tls, UNAUTHENTICATED_TIMEOUT)
     }
 
-    /// The server ends, and one on this folder begins at the same address.
+    /// Ends the server, and starts one on this folder at the same address.
     fn restart(self, folder: tempfile::TempDir, rules: Rules) -> (TestServer, tempfile::TempDir) {
         let port = self.server.address().port();
         let TestServer {
@@ -98,7 +98,7 @@ impl TestServer {
             census: _,
             token,
             url_scheme: scheme,
-            client_runtime: outside,
+            client_runtime: runtime,
         } = self;
         drop((served, fleet));
         let (served, fleet) = TestServer::start(&folder, rules, None, port, UNAUTHENTICATED_TIMEOUT);
@@ -110,13 +110,13 @@ impl TestServer {
                 census: Census::new(),
                 token,
                 url_scheme: scheme,
-                client_runtime: outside,
+                client_runtime: runtime,
             },
             before,
         )
     }
 
-    /// Where connections on which nobody is in end after so long.
+    /// A server with another limit for unauthenticated connections.
     fn with_timeout(rules: Rules, tls: Option<TlsFiles>, empty: Duration) -> TestServer {
         let folder = tempfile::tempdir().unwrap();
         let scheme = if tls.is_some() { "https" } else { "http" };
@@ -128,18 +128,18 @@ impl TestServer {
             max_uses: 100,
             allows_chosen_number: true,
         });
-        let outside = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let house = TestServer {
+        let client_runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let fixture = TestServer {
             server: served,
             fleet,
             census: Census::new(),
             token,
             folder,
             url_scheme: scheme,
-            client_runtime: outside,
+            client_runtime,
         };
-        house.server.go_live().unwrap();
-        house
+        fixture.server.go_live().unwrap();
+        fixture
     }
 
     fn start(
@@ -171,46 +171,46 @@ impl TestServer {
         JoinOptions { url, token, client_number: Some(number), ..JoinOptions::default() }
     }
 
-    /// A client of ours that adds its number to every weight; returns what ends it.
+    /// A client that adds its number to every parameter. Returns what ends it.
     fn join(&self, number: u32) -> watch::Sender<StopSignal> {
         self.join_as(self.options(number)).0
     }
 
     fn join_as(
         &self,
-        joining: JoinOptions,
+        options: JoinOptions,
     ) -> (watch::Sender<StopSignal>, tokio::task::JoinHandle<Result<JoinOutcome, JoinError>>) {
-        let number = joining.client_number.unwrap_or(0);
-        self.join_adding(joining, number as f32)
+        let number = options.client_number.unwrap_or(0);
+        self.join_adding(options, number as f32)
     }
 
-    /// One that adds this.
+    /// A client that adds this value.
     fn join_adding(
         &self,
-        joining: JoinOptions,
+        options: JoinOptions,
         adds: f32,
     ) -> (watch::Sender<StopSignal>, tokio::task::JoinHandle<Result<JoinOutcome, JoinError>>) {
-        self.join_with(joining, Box::new(move |_| Ok(Box::new(AddingTrainer(adds)) as Box<dyn Trainer>)))
+        self.join_with(options, Box::new(move |_| Ok(Box::new(AddingTrainer(adds)) as Box<dyn Trainer>)))
     }
 
     fn join_with(
         &self,
-        joining: JoinOptions,
+        options: JoinOptions,
         make: MakeTrainer,
     ) -> (watch::Sender<StopSignal>, tokio::task::JoinHandle<Result<JoinOutcome, JoinError>>) {
         let (end, until) = watch::channel(StopSignal::Continue);
-        (end, self.client_runtime.spawn(client::join_with_backoff(joining, make, until, FAST_BACKOFF)))
+        (end, self.client_runtime.spawn(client::join_with_backoff(options, make, until, FAST_BACKOFF)))
     }
 
     /// Why a client gives up.
-    fn join_error(&self, joining: JoinOptions) -> String {
-        let (_end, task) = self.join_as(joining);
+    fn join_error(&self, options: JoinOptions) -> String {
+        let (_end, task) = self.join_as(options);
         let ended =
             self.client_runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), task).await });
-        ended.expect("it does not try for ever").unwrap().unwrap_err().to_string()
+        ended.expect("it does not retry for ever").unwrap().unwrap_err().to_string()
     }
 
-    /// Waits until the server has come so far.
+    /// Waits until the server's counts are as they should be.
     fn wait_until(&self, reached: impl Fn(&crate::Counts) -> bool) {
         let shared = self.server.shared();
         let patience_s = shared.clock.now_s() + 60.0;
@@ -220,17 +220,17 @@ impl TestServer {
                 return;
             }
             assert!(shared.clock.now_s() < patience_s, "never: {:?}", self.server.counts());
-            // Not everything that is counted stirs a round, so it looks again by itself.
+            // Some counts change without waking a round, so they are read again after a pause.
             shared.clock.wait(shared, seen, shared.clock.now_s() + 0.02);
         }
     }
 
-    /// Plays a round that closes after so many answers: who answered with what.
+    /// Plays a round that closes after N updates. Returns client, base round and first parameter of each.
     fn round(&mut self, number: u32, wanted: usize) -> Vec<(u32, u32, f32)> {
         self.round_of(number, number as f32, Wait::FirstByDeadline(wanted))
     }
 
-    /// The same, of a model all of whose numbers are this one.
+    /// The same, with a model whose parameters all have this value.
     fn round_of(&mut self, number: u32, value: f32, wait: Wait) -> Vec<(u32, u32, f32)> {
         play_round(&mut self.fleet, &mut self.census, number, value, wait)
     }
@@ -239,13 +239,13 @@ impl TestServer {
         self.server.counts().refused.iter().find(|(name, _)| *name == reason).map_or(0, |(_, count)| *count)
     }
 
-    /// A client of no good intent, which is let in and ready.
+    /// A client that follows no rules, accepted and ready.
     fn raw_client(&self, number: u32) -> RawClient {
         self.client_runtime.block_on(RawClient::connect(self.url(), self.token.clone(), number)).unwrap()
     }
 }
 
-/// Plays a round of a model all of whose numbers are this one.
+/// Plays a round with a model whose parameters all have this value.
 fn play_round(
     fleet: &mut NetFleet,
     census: &mut Census,
@@ -257,14 +257,14 @@ fn play_round(
     let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch_size: None };
     let global = Arc::new(Parcel::of(vec![value; N_PARAMS]));
     let job = Arc::new(Job { round: number, global, learning_rate: 0.5, work });
-    let order = |client| Assignment { client, job: Arc::clone(&job), acknowledged: None };
-    let orders: Vec<_> = census.up().iter().map(ClientId::new).map(order).collect();
-    let mut answers = ReceivedUpdates::default();
-    fleet.train(&orders, wait, &mut answers).unwrap();
-    answers.0
+    let assignment = |client| Assignment { client, job: Arc::clone(&job), acknowledged: None };
+    let assignments: Vec<_> = census.up().iter().map(ClientId::new).map(assignment).collect();
+    let mut updates = ReceivedUpdates::default();
+    fleet.train(&assignments, wait, &mut updates).unwrap();
+    updates.0
 }
 
-/// Client, base and first number of every answer, in order.
+/// Client, base round and first parameter of every update, in order.
 #[derive(Default)]
 struct ReceivedUpdates(Vec<(u32, u32, f32)>);
 
@@ -276,7 +276,7 @@ impl UpdateSink for ReceivedUpdates {
     }
 }
 
-/// Trains by adding a number.
+/// Trains by adding a value.
 struct AddingTrainer(f32);
 
 impl Trainer for AddingTrainer {
@@ -294,7 +294,7 @@ impl Trainer for AddingTrainer {
     }
 }
 
-/// What came of adding a number.
+/// The result of adding a value.
 fn trained_by_adding(job: &Job, number: f32) -> TrainedUpdate {
     let update = Update {
         delta: Parcel::of(vec![number; N_PARAMS]),
@@ -310,7 +310,7 @@ fn trained_by_adding(job: &Job, number: f32) -> TrainedUpdate {
     TrainedUpdate { update, memory: None }
 }
 
-/// A client that speaks the wire's own words.
+/// A client that sends raw messages.
 struct RawClient {
     server: FleetClient<Channel>,
     to: mpsc::Sender<wire::FromClient>,
@@ -337,15 +337,16 @@ impl RawClient {
         };
         send_message(&to, ClientMessage::Hello(hello)).await;
         let mut from = server.attend(ReceiverStream::new(stream)).await?.into_inner();
-        let first = from.message().await?.expect("it hangs up only once it said why").message.unwrap();
+        let first =
+            from.message().await?.expect("it closes the connection only after a reason").message.unwrap();
         let ServerMessage::Welcome(welcome) = first else {
             return Err(tonic::Status::unavailable(format!("{first:?}")));
         };
-        let able = Capabilities { partial: true, evaluate: true, ..Capabilities::default() };
-        let able = convert::to_wire_capabilities(able);
+        let capabilities = Capabilities { partial: true, evaluate: true, ..Capabilities::default() };
+        let capabilities = convert::to_wire_capabilities(capabilities);
         send_message(
             &to,
-            ClientMessage::Ready(wire::Ready { samples: 10, abilities: Some(able), in_hand: None }),
+            ClientMessage::Ready(wire::Ready { samples: 10, abilities: Some(capabilities), in_hand: None }),
         )
         .await;
         Ok(RawClient { server, to, from, session: welcome.session })
@@ -364,8 +365,8 @@ fn part(bytes: &[u8]) -> wire::Part {
     wire::Part { part: Some(wire::part::Part::Bytes(Bytes::copy_from_slice(bytes))) }
 }
 
-async fn send_message(to: &mpsc::Sender<wire::FromClient>, say: ClientMessage) {
-    to.send(wire::FromClient { message: Some(say) }).await.unwrap();
+async fn send_message(to: &mpsc::Sender<wire::FromClient>, message: ClientMessage) {
+    to.send(wire::FromClient { message: Some(message) }).await.unwrap();
 }
 
 fn update() -> Bytes {
@@ -374,102 +375,102 @@ fn update() -> Bytes {
 
 #[test]
 fn clients_train_round_after_round() {
-    let mut house = TestServer::new(Rules { min_available: 3, ..rules() }, None);
-    let _clients: Vec<_> = (0..3).map(|number| house.join(number)).collect();
+    let mut fixture = TestServer::new(Rules { min_available: 3, ..rules() }, None);
+    let _clients: Vec<_> = (0..3).map(|number| fixture.join(number)).collect();
     for number in 0..3 {
-        let answers = house.round(number, 3);
-        assert_eq!(answers, [(0, number, 0.0), (1, number, 1.0), (2, number, 2.0)]);
+        let updates = fixture.round(number, 3);
+        assert_eq!(updates, [(0, number, 0.0), (1, number, 1.0), (2, number, 2.0)]);
     }
-    assert_eq!(house.server.counts().updates, 9);
+    assert_eq!(fixture.server.counts().updates, 9);
 }
 
 #[test]
 fn a_client_that_uploads_for_ever_does_not_hold_up_the_round() {
-    let mut house = TestServer::new(Rules { min_available: 2, ..rules() }, None);
-    let _clients: Vec<_> = (0..2).map(|number| house.join(number)).collect();
-    let stranger = house.raw_client(2);
-    house.wait_until(|counts| counts.members == 3);
-    assert_eq!(house.round(0, 2).len(), 2);
-    // It was asked too, sends one byte, and the rest when it pleases.
+    let mut fixture = TestServer::new(Rules { min_available: 2, ..rules() }, None);
+    let _clients: Vec<_> = (0..2).map(|number| fixture.join(number)).collect();
+    let raw = fixture.raw_client(2);
+    fixture.wait_until(|counts| counts.members == 3);
+    assert_eq!(fixture.round(0, 2).len(), 2);
+    // It was selected too, sends one byte, and the rest whenever it likes.
     let bytes = update();
     let (parts, stream) = mpsc::channel(4);
-    let mut server = stranger.server.clone();
-    let first = (stranger.header(&bytes), part(&bytes[..1]));
-    let sending = house.client_runtime.spawn(async move { server.send(ReceiverStream::new(stream)).await });
-    house.client_runtime.block_on(async {
+    let mut server = raw.server.clone();
+    let first = (raw.header(&bytes), part(&bytes[..1]));
+    let sending = fixture.client_runtime.spawn(async move { server.send(ReceiverStream::new(stream)).await });
+    fixture.client_runtime.block_on(async {
         parts.send(first.0).await.unwrap();
         parts.send(first.1).await.unwrap();
     });
     for number in 1..10 {
-        // One byte a round.
-        house.client_runtime.block_on(parts.send(part(&bytes[number as usize..][..1]))).unwrap();
-        let answers = house.round(number, 2);
-        assert_eq!(answers.iter().map(|(client, ..)| *client).collect::<Vec<_>>(), [0, 1]);
+        // One byte per round.
+        fixture.client_runtime.block_on(parts.send(part(&bytes[number as usize..][..1]))).unwrap();
+        let updates = fixture.round(number, 2);
+        assert_eq!(updates.iter().map(|(client, ..)| *client).collect::<Vec<_>>(), [0, 1]);
     }
-    assert!(!sending.is_finished(), "its upload goes on all the while");
-    // More than it said is refused.
-    house.client_runtime.block_on(async {
+    assert!(!sending.is_finished(), "its upload continues all the while");
+    // More bytes than announced are refused.
+    fixture.client_runtime.block_on(async {
         let more = vec![0; 60_000];
         while parts.send(part(&more)).await.is_ok() {}
     });
-    let refused = house.client_runtime.block_on(sending).unwrap().unwrap_err();
+    let refused = fixture.client_runtime.block_on(sending).unwrap().unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
-    drop(stranger);
+    drop(raw);
 }
 
 #[test]
 fn an_oversized_message_ends_the_connection_and_nothing_else() {
-    let mut house = TestServer::new(Rules { min_available: 2, ..rules() }, None);
-    let _clients: Vec<_> = (0..2).map(|number| house.join(number)).collect();
-    let mut stranger = house.raw_client(2);
-    house.client_runtime.block_on(async {
+    let mut fixture = TestServer::new(Rules { min_available: 2, ..rules() }, None);
+    let _clients: Vec<_> = (0..2).map(|number| fixture.join(number)).collect();
+    let mut raw = fixture.raw_client(2);
+    fixture.client_runtime.block_on(async {
         let message = "x".repeat(1 << 20);
-        send_message(&stranger.to, ClientMessage::Failed(wire::Failed { round: 0, message })).await;
-        while let Ok(Some(_)) = stranger.from.message().await {}
+        send_message(&raw.to, ClientMessage::Failed(wire::Failed { round: 0, message })).await;
+        while let Ok(Some(_)) = raw.from.message().await {}
     });
-    house.wait_until(|counts| counts.connected == 2);
-    assert_eq!(house.n_refused("oversized"), 1);
-    assert_eq!(house.round(0, 2).len(), 2);
+    fixture.wait_until(|counts| counts.connected == 2);
+    assert_eq!(fixture.n_refused("oversized"), 1);
+    assert_eq!(fixture.round(0, 2).len(), 2);
 }
 
 #[test]
 fn connections_of_another_protocol_are_closed() {
-    let mut house = TestServer::new(rules(), None);
-    let address = house.server.address();
-    house.client_runtime.block_on(async {
+    let mut fixture = TestServer::new(rules(), None);
+    let address = fixture.server.address();
+    fixture.client_runtime.block_on(async {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await.unwrap();
-        let mut said = Vec::new();
-        // Whatever it says, it ends.
-        let _ = stream.read_to_end(&mut said).await;
+        let mut message = Vec::new();
+        // Whatever the server sends, it closes the connection.
+        let _ = stream.read_to_end(&mut message).await;
     });
-    let _client = house.join(0);
-    assert_eq!(house.round(0, 1), [(0, 0, 0.0)]);
+    let _client = fixture.join(0);
+    assert_eq!(fixture.round(0, 1), [(0, 0, 0.0)]);
 }
 
 #[test]
 fn a_stream_that_does_not_begin_with_hello_is_refused() {
-    let house = TestServer::new(rules(), None);
-    house.client_runtime.block_on(async {
-        let channel = Endpoint::from_shared(house.url()).unwrap().connect().await.unwrap();
+    let fixture = TestServer::new(rules(), None);
+    fixture.client_runtime.block_on(async {
+        let channel = Endpoint::from_shared(fixture.url()).unwrap().connect().await.unwrap();
         let (to, stream) = mpsc::channel(4);
         send_message(&to, ClientMessage::Heartbeat(wire::Heartbeat { steps: 0 })).await;
         let mut from =
             FleetClient::new(channel).attend(ReceiverStream::new(stream)).await.unwrap().into_inner();
-        let said = from.message().await.unwrap().unwrap().message;
-        assert!(matches!(said, Some(ServerMessage::Refused(refused)) if refused.reason == "malformed"));
+        let message = from.message().await.unwrap().unwrap().message;
+        assert!(matches!(message, Some(ServerMessage::Refused(refused)) if refused.reason == "malformed"));
     });
-    assert_eq!(house.n_refused("malformed"), 1);
+    assert_eq!(fixture.n_refused("malformed"), 1);
 }
 
 #[test]
 fn a_client_whose_number_is_taken_and_one_without_a_token_give_up() {
-    let house = TestServer::new(rules(), None);
-    let _client = house.join(0);
-    house.wait_until(|counts| counts.connected == 1);
-    let check = |joining: JoinOptions| house.join_error(joining);
-    assert!(check(house.options(0)).contains("another client has this number"));
-    let without = JoinOptions { token: None, ..house.options(1) };
+    let fixture = TestServer::new(rules(), None);
+    let _client = fixture.join(0);
+    fixture.wait_until(|counts| counts.connected == 1);
+    let check = |options: JoinOptions| fixture.join_error(options);
+    assert!(check(fixture.options(0)).contains("another client has this number"));
+    let without = JoinOptions { token: None, ..fixture.options(1) };
     assert!(check(without).contains("give --token"));
     let foreign = Key::new(&[5; 32]).token(&Terms {
         id: [0; 8],
@@ -478,37 +479,37 @@ fn a_client_whose_number_is_taken_and_one_without_a_token_give_up() {
         allows_chosen_number: true,
     });
     assert!(
-        check(JoinOptions { token: Some(foreign), ..house.options(1) })
-            .contains("not made by this server's key")
+        check(JoinOptions { token: Some(foreign), ..fixture.options(1) })
+            .contains("this server's key did not make this token")
     );
 }
 
 #[test]
 fn all_clients_are_notified_that_the_run_is_over() {
-    let house = TestServer::new(rules(), None);
-    let (_end, task) = house.join_as(house.options(0));
-    house.wait_until(|counts| counts.members == 1);
-    house.server.end_run();
+    let fixture = TestServer::new(rules(), None);
+    let (_end, task) = fixture.join_as(fixture.options(0));
+    fixture.wait_until(|counts| counts.members == 1);
+    fixture.server.end_run();
     let left =
-        house.client_runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), task).await });
+        fixture.client_runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), task).await });
     assert_eq!(left.unwrap().unwrap(), Ok(JoinOutcome::RunOver("the run is over".to_owned())));
 }
 
 #[test]
 fn a_client_that_reconnects_after_the_end_is_notified() {
-    let house = TestServer::new(rules(), None);
-    let home = house.folder.path().join("client");
-    let joining = JoinOptions { state_dir: Some(home), ..house.options(0) };
-    let (_end, task) = house.join_as(joining.clone());
-    house.wait_until(|counts| counts.connected == 1 && counts.members == 1);
+    let fixture = TestServer::new(rules(), None);
+    let state_dir = fixture.folder.path().join("client");
+    let options = JoinOptions { state_dir: Some(state_dir), ..fixture.options(0) };
+    let (_end, task) = fixture.join_as(options.clone());
+    fixture.wait_until(|counts| counts.connected == 1 && counts.members == 1);
     task.abort();
-    assert!(house.client_runtime.block_on(task).unwrap_err().is_cancelled());
-    house.wait_until(|counts| counts.connected == 0);
-    let served = &house.server;
+    assert!(fixture.client_runtime.block_on(task).unwrap_err().is_cancelled());
+    fixture.wait_until(|counts| counts.connected == 0);
+    let served = &fixture.server;
     std::thread::scope(|scope| {
         let farewell = scope.spawn(|| served.end_run());
-        let (_end, task) = house.join_as(joining);
-        let left = house
+        let (_end, task) = fixture.join_as(options);
+        let left = fixture
             .client_runtime
             .block_on(async { tokio::time::timeout(Duration::from_secs(60), task).await });
         assert_eq!(left.unwrap().unwrap(), Ok(JoinOutcome::RunOver("the run is over".to_owned())));
@@ -519,99 +520,99 @@ fn a_client_that_reconnects_after_the_end_is_notified() {
 #[test]
 fn a_preparing_client_is_notified_that_the_run_is_over_and_leaves_when_stopped() {
     let check = |ends: &dyn Fn(&TestServer, &watch::Sender<StopSignal>)| {
-        let house = TestServer::new(Rules { heartbeat_s: 0.05, ..rules() }, None);
+        let fixture = TestServer::new(Rules { heartbeat_s: 0.05, ..rules() }, None);
         let (go, wait) = std::sync::mpsc::channel::<()>();
         let make: MakeTrainer = Box::new(move |_| {
-            // Until this test lets go of it.
+            // Until this test drops the sender.
             let _ = wait.recv();
             Ok(Box::new(AddingTrainer(1.0)) as Box<dyn Trainer>)
         });
         let (end, until) = watch::channel(StopSignal::Continue);
-        let task = house.client_runtime.spawn(client::join(house.options(0), make, until));
-        house.wait_until(|counts| counts.connected == 1);
-        ends(&house, &end);
-        let left = house
+        let task = fixture.client_runtime.spawn(client::join(fixture.options(0), make, until));
+        fixture.wait_until(|counts| counts.connected == 1);
+        ends(&fixture, &end);
+        let left = fixture
             .client_runtime
             .block_on(async { tokio::time::timeout(Duration::from_secs(60), task).await });
         drop(go);
-        left.expect("it does not try for ever").unwrap().unwrap()
+        left.expect("it does not retry for ever").unwrap().unwrap()
     };
-    let over = check(&|house, _| house.server.end_run());
+    let over = check(&|fixture, _| fixture.server.end_run());
     assert_eq!(over, JoinOutcome::RunOver("the run is over".to_owned()));
     let stopped = check(&|_, end| end.send(StopSignal::Leave).unwrap());
     assert_eq!(stopped, JoinOutcome::Stopped);
 }
 
 #[test]
-fn a_running_server_reads_who_is_shut_out() {
-    let mut house = TestServer::new(rules(), None);
-    let joining = JoinOptions { state_dir: Some(house.folder.path().join("client")), ..house.options(1) };
-    let (_stays, (_end, shut_out)) = (house.join(0), house.join_as(joining.clone()));
-    house.wait_until(|counts| counts.connected == 2);
-    std::fs::write(house.folder.path().join(crate::server::REVOKED_FILE), "1\n").unwrap();
-    assert_eq!(house.round(0, 1), [(0, 0, 0.0)]);
-    let left = house.client_runtime.block_on(shut_out).unwrap();
+fn a_running_server_reads_revocations() {
+    let mut fixture = TestServer::new(rules(), None);
+    let options = JoinOptions { state_dir: Some(fixture.folder.path().join("client")), ..fixture.options(1) };
+    let (_stays, (_end, shut_out)) = (fixture.join(0), fixture.join_as(options.clone()));
+    fixture.wait_until(|counts| counts.connected == 2);
+    std::fs::write(fixture.folder.path().join(crate::server::REVOKED_FILE), "1\n").unwrap();
+    assert_eq!(fixture.round(0, 1), [(0, 0, 0.0)]);
+    let left = fixture.client_runtime.block_on(shut_out).unwrap();
     assert!(matches!(left, Ok(JoinOutcome::RunOver(_)) | Err(JoinError::Refused { .. })), "{left:?}");
-    assert!(house.join_error(joining).contains("may not come any more"));
-    assert!(house.n_refused("revoked") >= 1);
+    assert!(fixture.join_error(options).contains("was revoked"));
+    assert!(fixture.n_refused("revoked") >= 1);
 }
 
 #[test]
 fn two_cannot_be_the_same_client_at_once() {
-    let house = TestServer::new(rules(), None);
-    let _first = house.raw_client(3);
-    let second = house.client_runtime.block_on(RawClient::connect(house.url(), house.token.clone(), 3));
+    let fixture = TestServer::new(rules(), None);
+    let _first = fixture.raw_client(3);
+    let second = fixture.client_runtime.block_on(RawClient::connect(fixture.url(), fixture.token.clone(), 3));
     let why = second.err().expect("it is refused").to_string();
-    assert!(why.contains("this client is connected already"), "{why}");
-    assert_eq!(house.n_refused("connected"), 1);
+    assert!(why.contains("this client is already connected"), "{why}");
+    assert_eq!(fixture.n_refused("connected"), 1);
 }
 
 #[test]
 fn a_client_that_leaves_for_good_is_out_of_the_run() {
-    let house = TestServer::new(rules(), None);
-    let (end, task) = house.join_as(house.options(0));
-    house.wait_until(|counts| counts.members == 1);
+    let fixture = TestServer::new(rules(), None);
+    let (end, task) = fixture.join_as(fixture.options(0));
+    fixture.wait_until(|counts| counts.members == 1);
     end.send_replace(StopSignal::Leave);
-    assert_eq!(house.client_runtime.block_on(task).unwrap(), Ok(JoinOutcome::Stopped));
-    house.wait_until(|counts| counts.members == 0 && counts.connected == 0);
+    assert_eq!(fixture.client_runtime.block_on(task).unwrap(), Ok(JoinOutcome::Stopped));
+    fixture.wait_until(|counts| counts.members == 0 && counts.connected == 0);
 }
 
 #[test]
 fn rounding_is_compensated_though_the_client_is_killed_as_soon_as_it_is_acknowledged() {
     let up = Packing { element_type: crate::pack::ElementType::F16, zstd: false };
-    let mut house = TestServer::new(Rules { upload_packing: up, ..rules() }, None);
-    let home = house.folder.path().join("client");
+    let mut fixture = TestServer::new(Rules { upload_packing: up, ..rules() }, None);
+    let state_dir = fixture.folder.path().join("client");
     let rounds = 20;
     let mut sum = 0.0;
     for number in 0..rounds {
-        let joining = JoinOptions { state_dir: Some(home.clone()), ..house.options(0) };
-        let (_end, client) = house.join_adding(joining, 0.1);
-        // Whether it was told by now, nobody knows.
-        sum += house.round(number, 1).iter().map(|(.., value)| f64::from(*value)).sum::<f64>();
+        let options = JoinOptions { state_dir: Some(state_dir.clone()), ..fixture.options(0) };
+        let (_end, client) = fixture.join_adding(options, 0.1);
+        // It may or may not know the outcome by now.
+        sum += fixture.round(number, 1).iter().map(|(.., value)| f64::from(*value)).sum::<f64>();
         client.abort();
-        assert!(house.client_runtime.block_on(client).unwrap_err().is_cancelled());
+        assert!(fixture.client_runtime.block_on(client).unwrap_err().is_cancelled());
     }
-    assert_eq!(house.server.counts().updates, u64::from(rounds));
+    assert_eq!(fixture.server.counts().updates, u64::from(rounds));
     assert!((sum - 0.1 * f64::from(rounds)).abs() < 1e-4, "{sum}");
 }
 
 #[test]
-fn tokens_can_be_taken_back_and_clients_stay() {
-    let mut house = TestServer::new(rules(), None);
-    let _client = house.join(0);
-    assert_eq!(house.round(0, 1).len(), 1);
-    Key::void_tokens(house.folder.path()).unwrap();
-    let error = house.join_error(house.options(1));
-    assert!(error.contains("taken back"), "{error}");
-    let key = Key::open_token_key(house.folder.path()).unwrap();
-    house.token =
+fn tokens_can_be_voided_and_clients_stay() {
+    let mut fixture = TestServer::new(rules(), None);
+    let _client = fixture.join(0);
+    assert_eq!(fixture.round(0, 1).len(), 1);
+    Key::void_tokens(fixture.folder.path()).unwrap();
+    let error = fixture.join_error(fixture.options(1));
+    assert!(error.contains("or the token was revoked"), "{error}");
+    let key = Key::open_token_key(fixture.folder.path()).unwrap();
+    fixture.token =
         key.token(&Terms { id: [1; 8], expires_unix_s: u64::MAX, max_uses: 1, allows_chosen_number: true });
-    let _another = house.join(1);
-    house.wait_until(|counts| counts.members == 2);
-    assert_eq!(house.round(1, 2), [(0, 1, 0.0), (1, 1, 1.0)]);
+    let _another = fixture.join(1);
+    fixture.wait_until(|counts| counts.members == 2);
+    assert_eq!(fixture.round(1, 2), [(0, 1, 0.0), (1, 1, 1.0)]);
 }
 
-/// A way to a server on which what a client sends comes through byte by byte, only as many as are let.
+/// A proxy to a server that passes on a client's bytes one by one, as many as are permitted.
 struct ThrottledProxy {
     address: SocketAddr,
     permits: Arc<Semaphore>,
@@ -619,26 +620,26 @@ struct ThrottledProxy {
 }
 
 impl ThrottledProxy {
-    fn to(server: SocketAddr, outside: &Runtime) -> ThrottledProxy {
-        let room = Arc::new(Semaphore::new(0));
+    fn to(server: SocketAddr, client_runtime: &Runtime) -> ThrottledProxy {
+        let permits = Arc::new(Semaphore::new(0));
         let (count, passed) = watch::channel(0);
-        let listener = outside.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let listener = client_runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let let_through = Arc::clone(&room);
-        outside.spawn(async move {
+        let let_through = Arc::clone(&permits);
+        client_runtime.spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
                 let mut server = TcpStream::connect(server).await.unwrap();
                 server.set_nodelay(true).unwrap();
-                let (mut said, mut hears) = client.split();
-                let (mut says, mut heard) = server.split();
+                let (mut message, mut client_writer) = client.split();
+                let (mut server_reader, mut received) = server.split();
                 let up = async {
                     let mut bytes = [0; 4096];
-                    while let Ok(upto @ 1..) = said.read(&mut bytes).await {
+                    while let Ok(upto @ 1..) = message.read(&mut bytes).await {
                         let mut from = 0;
                         while from < upto {
                             let some = let_through.available_permits().clamp(1, upto - from);
                             let_through.acquire_many(some as u32).await.unwrap().forget();
-                            if heard.write_all(&bytes[from..from + some]).await.is_err() {
+                            if received.write_all(&bytes[from..from + some]).await.is_err() {
                                 return;
                             }
                             from += some;
@@ -646,59 +647,60 @@ impl ThrottledProxy {
                         }
                     }
                 };
-                let down = async { drop(tokio::io::copy(&mut says, &mut hears).await) };
+                let down = async { drop(tokio::io::copy(&mut server_reader, &mut client_writer).await) };
                 tokio::select! {
                     () = up => {}
                     () = down => {}
                 }
             }
         });
-        ThrottledProxy { address, permits: room, passed_bytes: passed }
+        ThrottledProxy { address, permits, passed_bytes: passed }
     }
 
-    /// Lets so many bytes through, and waits until they are.
-    fn let_through(&mut self, bytes: usize, outside: &Runtime) {
+    /// Permits this many bytes, and waits until they have passed.
+    fn let_through(&mut self, bytes: usize, client_runtime: &Runtime) {
         let upto = *self.passed_bytes.borrow() + bytes;
         self.permits.add_permits(bytes);
         let passed = async { self.passed_bytes.wait_for(|passed| *passed >= upto).await.map(|_| ()) };
-        let passed = outside.block_on(async { tokio::time::timeout(Duration::from_secs(60), passed).await });
-        passed.expect("it has more to say").unwrap();
+        let passed =
+            client_runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), passed).await });
+        passed.expect("it has more bytes").unwrap();
     }
 }
 
-/// Rounds go on while one client's bytes trickle: through the handshakes, its hello, and its answer.
+/// Rounds continue while the bytes of one client trickle: through handshakes, hello and update.
 fn check_trickling_client(certificates: Option<&Certificates>) {
     let tls = certificates.map(|certificates| certificates.tls(false));
     let ca = certificates.map(|certificates| certificates.authority.pem.clone());
-    let mut house = TestServer::new(Rules { min_available: 2, ..rules() }, tls);
-    let with = |number| JoinOptions { ca: ca.clone(), ..house.options(number) };
-    let _clients: Vec<_> = (0..2).map(|number| house.join_as(with(number)).0).collect();
-    house.wait_until(|counts| counts.members == 2);
-    let mut narrow = ThrottledProxy::to(house.server.address(), &house.client_runtime);
-    let url = format!("{}://localhost:{}", house.url_scheme, narrow.address.port());
-    let _slow = house.join_as(JoinOptions { url, ..with(2) }).0;
+    let mut fixture = TestServer::new(Rules { min_available: 2, ..rules() }, tls);
+    let with = |number| JoinOptions { ca: ca.clone(), ..fixture.options(number) };
+    let _clients: Vec<_> = (0..2).map(|number| fixture.join_as(with(number)).0).collect();
+    fixture.wait_until(|counts| counts.members == 2);
+    let mut proxy = ThrottledProxy::to(fixture.server.address(), &fixture.client_runtime);
+    let url = format!("{}://localhost:{}", fixture.url_scheme, proxy.address.port());
+    let _slow = fixture.join_as(JoinOptions { url, ..with(2) }).0;
     let mut next = 0;
     let of =
-        |answers: Vec<(u32, u32, f32)>| answers.into_iter().map(|(client, ..)| client).collect::<Vec<_>>();
+        |updates: Vec<(u32, u32, f32)>| updates.into_iter().map(|(client, ..)| client).collect::<Vec<_>>();
     for _ in 0..20 {
-        narrow.let_through(1, &house.client_runtime);
-        assert_eq!(of(house.round(next, 2)), [0, 1]);
+        proxy.let_through(1, &fixture.client_runtime);
+        assert_eq!(of(fixture.round(next, 2)), [0, 1]);
         next += 1;
     }
-    while house.server.counts().members < 3 {
-        narrow.let_through(50, &house.client_runtime);
-        assert_eq!(of(house.round(next, 2)), [0, 1]);
+    while fixture.server.counts().members < 3 {
+        proxy.let_through(50, &fixture.client_runtime);
+        assert_eq!(of(fixture.round(next, 2)), [0, 1]);
         next += 1;
     }
-    // It was asked now, and asks for the model by one byte a round.
+    // It was selected now, and downloads the model at one byte per round.
     for _ in 0..20 {
-        narrow.let_through(1, &house.client_runtime);
-        assert_eq!(of(house.round(next, 2)), [0, 1]);
+        proxy.let_through(1, &fixture.client_runtime);
+        assert_eq!(of(fixture.round(next, 2)), [0, 1]);
         next += 1;
     }
-    // Once it can speak freely, it is heard: as soon as it is done with what it was at.
-    narrow.permits.add_permits(1 << 24);
-    while !of(house.round(next, 3)).contains(&2) {
+    // Once its bytes flow freely, its update arrives as soon as its job is done.
+    proxy.permits.add_permits(1 << 24);
+    while !of(fixture.round(next, 3)).contains(&2) {
         next += 1;
     }
 }
@@ -709,39 +711,39 @@ fn a_client_whose_bytes_trickle_does_not_hold_up_rounds() {
 }
 
 #[test]
-fn nor_does_it_through_tls() {
+fn a_client_whose_bytes_trickle_through_tls_does_not_hold_up_rounds() {
     check_trickling_client(Some(&Certificates::new()));
 }
 
-/// Waits until the server ends a connection on which this was said, and nothing after it.
-async fn assert_closed(address: SocketAddr, said: &[u8]) {
+/// Waits until the server closes a connection on which these bytes were sent, and nothing after them.
+async fn assert_closed(address: SocketAddr, message: &[u8]) {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(said).await.unwrap();
-    let mut heard = Vec::new();
-    let ended = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut heard)).await;
-    // By an end, or by a reset.
-    assert!(ended.is_ok(), "it is held open after {said:?}");
+    stream.write_all(message).await.unwrap();
+    let mut received = Vec::new();
+    let ended = tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut received)).await;
+    // By an end or by a reset.
+    assert!(ended.is_ok(), "it stays open after {message:?}");
 }
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const NO_SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
-/// The beginning of a handshake: so many bytes of a client's hello are to come.
+/// The beginning of a TLS handshake: most of the client's hello is missing.
 const HALF_A_CLIENT_HELLO: &[u8] = &[0x16, 3, 1, 1, 0, 1, 0, 0, 0xfc, 3, 3];
 
 #[test]
 fn unauthenticated_connections_time_out() {
     let soon = Duration::from_millis(300);
-    let house = TestServer::with_timeout(rules(), None, soon);
-    let address = house.server.address();
-    // Whoever is in stays; on a slow machine it may take some attempts to be.
-    let mut stranger = loop {
-        if let Ok(stranger) =
-            house.client_runtime.block_on(RawClient::connect(house.url(), house.token.clone(), 0))
+    let fixture = TestServer::with_timeout(rules(), None, soon);
+    let address = fixture.server.address();
+    // An authenticated client stays. On a slow machine it may need some attempts.
+    let mut raw = loop {
+        if let Ok(raw) =
+            fixture.client_runtime.block_on(RawClient::connect(fixture.url(), fixture.token.clone(), 0))
         {
-            break stranger;
+            break raw;
         }
     };
-    house.client_runtime.block_on(async {
+    fixture.client_runtime.block_on(async {
         let all = [PREFACE, NO_SETTINGS].concat();
         tokio::join!(
             assert_closed(address, b""),
@@ -750,24 +752,25 @@ fn unauthenticated_connections_time_out() {
             assert_closed(address, PREFACE),
             assert_closed(address, &all),
         );
-        send_message(&stranger.to, ClientMessage::Heartbeat(wire::Heartbeat { steps: 0 })).await;
-        let heard = stranger.from.message().await.unwrap().unwrap().message;
-        assert!(matches!(heard, Some(ServerMessage::Beat(_))), "{heard:?}");
-        // Once it is out, its connection is one of those.
-        send_message(&stranger.to, ClientMessage::Leave(wire::Leave { for_good: false })).await;
-        while let Ok(Some(_)) = stranger.from.message().await {}
-        while stranger.server.held(wire::HeldRequest::default()).await.unwrap_err().code()
+        send_message(&raw.to, ClientMessage::Heartbeat(wire::Heartbeat { steps: 0 })).await;
+        let received = raw.from.message().await.unwrap().unwrap().message;
+        assert!(matches!(received, Some(ServerMessage::Beat(_))), "{received:?}");
+        // Once its client left, the connection is unauthenticated.
+        send_message(&raw.to, ClientMessage::Leave(wire::Leave { for_good: false })).await;
+        while let Ok(Some(_)) = raw.from.message().await {}
+        while raw.server.held(wire::HeldRequest::default()).await.unwrap_err().code()
             == tonic::Code::Unauthenticated
         {}
     });
 }
 
 #[test]
-fn so_do_those_that_never_finish_the_handshake_of_tls() {
+fn connections_that_never_finish_the_handshake_of_tls_time_out() {
     let certificates = Certificates::new();
-    let house = TestServer::with_timeout(rules(), Some(certificates.tls(false)), Duration::from_millis(300));
-    let address = house.server.address();
-    house.client_runtime.block_on(async {
+    let fixture =
+        TestServer::with_timeout(rules(), Some(certificates.tls(false)), Duration::from_millis(300));
+    let address = fixture.server.address();
+    fixture.client_runtime.block_on(async {
         tokio::join!(
             assert_closed(address, b""),
             assert_closed(address, HALF_A_CLIENT_HELLO),
@@ -778,17 +781,17 @@ fn so_do_those_that_never_finish_the_handshake_of_tls() {
 
 #[test]
 fn metrics_and_health_are_served() {
-    let mut house = TestServer::new(rules(), None);
-    let _client = house.join(0);
-    house.round(0, 1);
-    let address = house.server.metrics_address().unwrap();
-    let ask = |question: &str| {
-        house.client_runtime.block_on(async {
+    let mut fixture = TestServer::new(rules(), None);
+    let _client = fixture.join(0);
+    fixture.round(0, 1);
+    let address = fixture.server.metrics_address().unwrap();
+    let ask = |request: &str| {
+        fixture.client_runtime.block_on(async {
             let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(question.as_bytes()).await.unwrap();
-            let mut said = String::new();
-            stream.read_to_string(&mut said).await.unwrap();
-            said
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut message = String::new();
+            stream.read_to_string(&mut message).await.unwrap();
+            message
         })
     };
     let metrics = ask("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
@@ -803,6 +806,6 @@ fn metrics_and_health_are_served() {
     assert!(ask("GET /healthz HTTP/1.0\r\n\r\n").ends_with("\r\n\r\nok\n"));
     assert!(ask("GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404"));
     assert!(ask("nonsense\r\n\r\n").starts_with("HTTP/1.1 400"));
-    house.server.stopper()();
+    fixture.server.stopper()();
     assert!(ask("GET /healthz HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 503"));
 }

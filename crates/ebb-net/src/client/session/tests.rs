@@ -1,4 +1,4 @@
-//! One client, whenever it is killed and whatever became of its answer.
+//! One client, killed at any time, with any outcome of its update.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::*;
 use crate::Capabilities;
 use crate::client::{JobControl, Trainer};
 
-/// A model of one number, by which every update would move by a tenth: no half is that.
+/// A model of one parameter, which every update moves by a tenth. No half represents a tenth.
 struct TenthTrainer;
 
 impl Trainer for TenthTrainer {
@@ -38,9 +38,9 @@ impl Trainer for TenthTrainer {
     }
 }
 
-/// What happens to a round's answer, and when the client is killed.
+/// The outcome of a round's update, and when the client is killed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum UpdateFate {
+enum PlannedOutcome {
     Journaled,
     Refused,
     KilledAtWork,
@@ -48,28 +48,28 @@ enum UpdateFate {
     KilledBeforeSettled,
     KilledOnceSettled,
     KilledAndRefused,
-    /// It comes back when the server has forgotten what became of it.
+    /// It returns when the server has forgotten the outcome.
     KilledForLong,
     KilledForLongAndRefused,
 }
 
-const FATES: [UpdateFate; 9] = [
-    UpdateFate::Journaled,
-    UpdateFate::Refused,
-    UpdateFate::KilledAtWork,
-    UpdateFate::KilledBeforeItWasSent,
-    UpdateFate::KilledBeforeSettled,
-    UpdateFate::KilledOnceSettled,
-    UpdateFate::KilledAndRefused,
-    UpdateFate::KilledForLong,
-    UpdateFate::KilledForLongAndRefused,
+const OUTCOMES: [PlannedOutcome; 9] = [
+    PlannedOutcome::Journaled,
+    PlannedOutcome::Refused,
+    PlannedOutcome::KilledAtWork,
+    PlannedOutcome::KilledBeforeItWasSent,
+    PlannedOutcome::KilledBeforeSettled,
+    PlannedOutcome::KilledOnceSettled,
+    PlannedOutcome::KilledAndRefused,
+    PlannedOutcome::KilledForLong,
+    PlannedOutcome::KilledForLongAndRefused,
 ];
 
 fn start_client(folder: &Path, packing: Packing) -> Client {
-    let home = StateDir::open(Some(folder.to_owned())).unwrap();
-    let mut member = Client::new(JoinOptions::default(), home, Box::new(|_| Err(String::new())));
-    let (samples, abilities) = (1, Capabilities::default());
-    let invitation = RunDescription {
+    let state_dir = StateDir::open(Some(folder.to_owned())).unwrap();
+    let mut member = Client::new(JoinOptions::default(), state_dir, Box::new(|_| Err(String::new())));
+    let (samples, capabilities) = (1, Capabilities::default());
+    let run = RunDescription {
         client: ClientId::new(0),
         settings: String::new(),
         seed: 0,
@@ -77,44 +77,36 @@ fn start_client(folder: &Path, packing: Packing) -> Client {
     };
     let trainer: Box<dyn Trainer> = Box::new(TenthTrainer);
     let trainer = Arc::new(Mutex::new(trainer));
-    member.prepared =
-        Some(Prepared { run: invitation, trainer, interrupter: None, samples, capabilities: abilities });
+    member.prepared = Some(Prepared { run, trainer, interrupter: None, samples, capabilities });
     member.model = Some((Digest::of(b""), Arc::new(Parcel::of(vec![0.0]))));
     member.packing = packing;
     member
 }
 
-fn job(round: RoundNo, heard: Option<RoundNo>) -> ServerRequest {
+fn job(round: RoundNo, acknowledged: Option<RoundNo>) -> ServerRequest {
     let work = Work { amount: Amount::Steps(NonZeroU32::MIN), batch_size: None };
     let ticket = Bytes::copy_from_slice(&round.to_le_bytes());
     let model = checks::ModelRef { digest: Digest::of(b""), bytes: 0 };
-    ServerRequest::Job(checks::JobRequest {
-        round,
-        ticket,
-        model,
-        learning_rate: 1.0,
-        work,
-        acknowledged: heard,
-    })
+    ServerRequest::Job(checks::JobRequest { round, ticket, model, learning_rate: 1.0, work, acknowledged })
 }
 
-/// What is sent for the job of a round.
-async fn train_and_pack(member: &mut Client, round: RoundNo, heard: Option<RoundNo>) -> Option<f32> {
+/// The value that is sent for the job of a round.
+async fn train_and_pack(member: &mut Client, round: RoundNo, acknowledged: Option<RoundNo>) -> Option<f32> {
     let (to, _from) = mpsc::channel(16);
-    member.start_job(job(round, heard));
+    member.start_job(job(round, acknowledged));
     member.transfer_done(TransferResult::Downloaded, &to).await.unwrap();
     let work = work_result(&mut member.job).await;
     assert!(member.work_done(work, &to).await.unwrap().is_none());
     pending_value(member, round)
 }
 
-/// What it would send for a round, if it has an answer to it.
+/// The value that it would send for a round, if it has an update for it.
 fn pending_value(member: &Client, round: RoundNo) -> Option<f32> {
-    let errand = member.job.as_ref().filter(|errand| errand.request.round() == round)?;
-    let Stage::Submitting(answering) = &errand.stage else { return None };
-    assert_eq!(errand.in_hand().unwrap().ticket, answering.message.ticket);
+    let active_job = member.job.as_ref().filter(|job| job.request.round() == round)?;
+    let Stage::Submitting(pending_update) = &active_job.stage else { return None };
+    assert_eq!(active_job.in_hand().unwrap().ticket, pending_update.message.ticket);
     let (parcel, _) =
-        pack::unpack(&answering.packed, pack::VectorBounds { vector_len: 1, side_vectors: 0 }).unwrap();
+        pack::unpack(&pending_update.packed, pack::VectorBounds { vector_len: 1, side_vectors: 0 }).unwrap();
     Some(parcel.model[0])
 }
 
@@ -122,44 +114,47 @@ fn settle(member: &mut Client, round: RoundNo, refused: &str) {
     member.settled(&wire::Settled { round, refused: refused.to_owned() }).unwrap();
 }
 
-/// Plays a round for every fate: what was taken is a tenth for each, but for one rounding.
-fn check(fates: &[UpdateFate]) {
+/// Plays a round for every outcome: the sum of accepted updates is a tenth each, except for one rounding.
+fn check(outcomes: &[PlannedOutcome]) {
     let folder = tempfile::tempdir().unwrap();
     let half = Packing { element_type: ElementType::F16, zstd: false };
     let again = || start_client(folder.path(), half);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         let mut member = again();
-        let (mut sum, mut count, mut heard) = (0.0, 0, None);
-        for (round, &fate) in (0..).zip(fates) {
-            let mut sent = train_and_pack(&mut member, round, heard).await.unwrap();
-            match fate {
-                UpdateFate::KilledAtWork => {
-                    // As if it had not come to an answer: then nothing of this round is on the disk.
+        let (mut sum, mut count, mut acknowledged) = (0.0, 0, None);
+        for (round, &outcome) in (0..).zip(outcomes) {
+            let mut sent = train_and_pack(&mut member, round, acknowledged).await.unwrap();
+            match outcome {
+                PlannedOutcome::KilledAtWork => {
+                    // As if the job had not finished: nothing of this round is on disk then.
                     member.state_dir.pending_update = None;
                     member.state_dir.pending_residue = None;
                     member.state_dir.save_memory().unwrap();
                     drop(member);
                     member = again();
-                    sent = train_and_pack(&mut member, round, heard).await.unwrap();
+                    sent = train_and_pack(&mut member, round, acknowledged).await.unwrap();
                 }
-                UpdateFate::Journaled | UpdateFate::Refused | UpdateFate::KilledOnceSettled => {}
+                PlannedOutcome::Journaled | PlannedOutcome::Refused | PlannedOutcome::KilledOnceSettled => {}
                 _ => {
                     drop(member);
                     member = again();
-                    assert_eq!(pending_value(&member, round), Some(sent), "it is sent again as it was");
+                    assert_eq!(pending_value(&member, round), Some(sent), "it is sent again unchanged");
                 }
             }
             let taken = !matches!(
-                fate,
-                UpdateFate::Refused | UpdateFate::KilledAndRefused | UpdateFate::KilledForLongAndRefused
+                outcome,
+                PlannedOutcome::Refused
+                    | PlannedOutcome::KilledAndRefused
+                    | PlannedOutcome::KilledForLongAndRefused
             );
             if taken {
-                (sum, count, heard) = (sum + f64::from(sent), count + 1, Some(round));
+                (sum, count, acknowledged) = (sum + f64::from(sent), count + 1, Some(round));
             }
-            let forgotten = matches!(fate, UpdateFate::KilledForLong | UpdateFate::KilledForLongAndRefused);
+            let forgotten =
+                matches!(outcome, PlannedOutcome::KilledForLong | PlannedOutcome::KilledForLongAndRefused);
             settle(&mut member, round, if forgotten || !taken { "other-round" } else { "" });
-            if fate == UpdateFate::KilledOnceSettled {
+            if outcome == PlannedOutcome::KilledOnceSettled {
                 drop(member);
                 member = again();
             }
@@ -168,39 +163,39 @@ fn check(fates: &[UpdateFate]) {
             assert!(
                 (sum - wanted).abs() < 1e-4,
                 "{sum} instead of {wanted} after {:?}",
-                &fates[..=round as usize]
+                &outcomes[..=round as usize]
             );
         }
     });
 }
 
 #[test]
-fn what_rounding_takes_is_made_up_for_once_whenever_the_client_is_killed() {
-    for fate in FATES {
-        check(&[fate; 30]);
+fn the_rounding_residue_is_sent_once_whenever_the_client_is_killed() {
+    for outcome in OUTCOMES {
+        check(&[outcome; 30]);
     }
     let mut stream = Stream::of_run(7, "kills");
-    let fates: Vec<_> = (0..100).map(|_| FATES[stream.below(FATES.len())]).collect();
-    check(&fates);
+    let outcomes: Vec<_> = (0..100).map(|_| OUTCOMES[stream.below(OUTCOMES.len())]).collect();
+    check(&outcomes);
 }
 
 #[tokio::test]
 async fn a_full_disk_may_have_space_later() {
     let folder = tempfile::tempdir().unwrap();
-    let home = folder.path().join("home");
-    let mut member = start_client(&home, Packing { element_type: ElementType::F16, zstd: false });
-    // What cannot be written there is as with a disk that is full.
-    std::fs::remove_dir_all(&home).unwrap();
+    let state_dir = folder.path().join("home");
+    let mut member = start_client(&state_dir, Packing { element_type: ElementType::F16, zstd: false });
+    // Writing fails there, as on a full disk.
+    std::fs::remove_dir_all(&state_dir).unwrap();
     let (to, _from) = mpsc::channel(16);
     member.start_job(job(0, None));
     member.transfer_done(TransferResult::Downloaded, &to).await.unwrap();
     let work = work_result(&mut member.job).await;
-    let visit = member.work_done(work, &to).await.unwrap();
-    assert!(matches!(visit, Some(SessionEnd::Fatal(JoinError::Unavailable(_)))));
+    let end = member.work_done(work, &to).await.unwrap();
+    assert!(matches!(end, Some(SessionEnd::Fatal(JoinError::Unavailable(_)))));
 }
 
 #[test]
-fn an_update_that_is_not_rounded_makes_up_for_it_once() {
+fn an_update_that_is_not_rounded_carries_the_residue_once() {
     let folder = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {

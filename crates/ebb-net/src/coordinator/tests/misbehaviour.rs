@@ -1,160 +1,165 @@
-//! Clients that hang, flood or boast: what that costs the others.
+//! Clients that stall, flood or exaggerate: what that costs the others.
 
 use super::*;
 
-/// The roll of a round that has waited from one time to another.
-fn try_roll_call(office: &mut TestCoordinator, round: RoundNo, since_s: f64, now_s: f64) -> Option<RollCall> {
+/// The roll call of a round that has waited from one time to another.
+fn try_roll_call(
+    fixture: &mut TestCoordinator,
+    round: RoundNo,
+    since_s: f64,
+    now_s: f64,
+) -> Option<RollCall> {
     let mut census = Census::new();
     (0..3).for_each(|client| census.enrol(client_id(client), 20, 0));
-    office.coordinator.try_roll_call(round, &census, since_s, now_s)
+    fixture.coordinator.try_roll_call(round, &census, since_s, now_s)
 }
 
 #[test]
 fn an_unresponsive_client_holds_up_the_next_round_for_a_deadline_and_no_other() {
-    let mut office = TestCoordinator::with_clients(Rules { min_available: 3, ..rules() }, 3);
-    office.open(0, &[0, 1, 2], Wait::Deadline);
-    office.send_update(0, 0, vec![1.0, 0.0]);
-    office.send_update(1, 0, vec![1.0, 0.0]);
-    office.coordinator.try_close_round(12.0).expect("its deadline and grace are over");
-    assert_eq!(try_roll_call(&mut office, 1, 12.0, 12.0), None, "2 may still come to an end");
-    assert_eq!(try_roll_call(&mut office, 1, 12.0, 21.9), None);
-    let begun = try_roll_call(&mut office, 1, 12.0, 22.0).expect("nobody waits for 2 any more");
+    let mut fixture = TestCoordinator::with_clients(Rules { min_available: 3, ..rules() }, 3);
+    fixture.open(0, &[0, 1, 2], Wait::Deadline);
+    fixture.send_update(0, 0, vec![1.0, 0.0]);
+    fixture.send_update(1, 0, vec![1.0, 0.0]);
+    fixture.coordinator.try_close_round(12.0).expect("the deadline and the grace are over");
+    assert_eq!(try_roll_call(&mut fixture, 1, 12.0, 12.0), None, "client 2 may still finish");
+    assert_eq!(try_roll_call(&mut fixture, 1, 12.0, 21.9), None);
+    let begun = try_roll_call(&mut fixture, 1, 12.0, 22.0).expect("the round no longer waits for client 2");
     assert_eq!((begun.up, begun.busy), (vec![client_id(0), client_id(1), client_id(2)], vec![client_id(2)]));
-    assert!(try_roll_call(&mut office, 2, 30.0, 30.0).is_some(), "it was waited for once");
-    // Whoever is not there does not count, however long that lasts.
-    office.coordinator.disconnected(1);
-    assert_eq!(try_roll_call(&mut office, 3, 40.0, 1e6), None);
-    office.connect(4, 1);
-    // What it does next is waited for anew.
-    office.send_update(2, 0, vec![1.0, 0.0]);
-    office.open(3, &[2], Wait::Deadline);
-    office.coordinator.try_close_round(1e6).expect("its deadline is over");
-    assert_eq!(try_roll_call(&mut office, 4, 1e6, 1e6), None);
-    // Nor is there a round without anybody who can take a job.
-    for line in [0, 4] {
-        office.coordinator.disconnected(line);
+    assert!(try_roll_call(&mut fixture, 2, 30.0, 30.0).is_some(), "only one round waits for it");
+    // A disconnected client does not count, however long it is away.
+    fixture.coordinator.disconnected(1);
+    assert_eq!(try_roll_call(&mut fixture, 3, 40.0, 1e6), None);
+    fixture.connect(4, 1);
+    // Its next job is waited for again.
+    fixture.send_update(2, 0, vec![1.0, 0.0]);
+    fixture.open(3, &[2], Wait::Deadline);
+    fixture.coordinator.try_close_round(1e6).expect("the deadline is over");
+    assert_eq!(try_roll_call(&mut fixture, 4, 1e6, 1e6), None);
+    // No round begins without a client that can take a job.
+    for connection in [0, 4] {
+        fixture.coordinator.disconnected(connection);
     }
-    office.coordinator.rules.min_available = 1;
-    assert_eq!(try_roll_call(&mut office, 4, 1e6, 2e6), None);
+    fixture.coordinator.rules.min_available = 1;
+    assert_eq!(try_roll_call(&mut fixture, 4, 1e6, 2e6), None);
 }
 
 #[test]
 fn a_second_ready_is_refused() {
-    let mut office = TestCoordinator::with_clients(rules(), 2);
-    office.writes.clear();
-    office.coordinator.take_changed();
+    let mut fixture = TestCoordinator::with_clients(rules(), 2);
+    fixture.writes.clear();
+    fixture.coordinator.take_changed();
     let again = wire::Ready { samples: 21, ..ready(None) };
-    office.receive(1, ClientMessage::Ready(again));
-    assert_eq!((office.refusals(), &office.closed[..]), (vec![("malformed", false)], &[1][..]));
-    assert!(office.writes.is_empty(), "nor is that written down");
+    fixture.receive(1, ClientMessage::Ready(again));
+    assert_eq!((fixture.refusals(), &fixture.closed[..]), (vec![("malformed", false)], &[1][..]));
+    assert!(fixture.writes.is_empty(), "it is not written either");
 }
 
 #[test]
 fn a_client_without_optional_capabilities_is_accepted() {
     let uses = Capabilities { partial: true, own_start: true, evaluate: true, ..Capabilities::default() };
-    let mut office = TestCoordinator::with_clients(Rules { optional_capabilities: uses, ..rules() }, 1);
-    assert_eq!(office.refusals(), []);
-    office.open(0, &[0], Wait::Deadline);
-    assert_eq!(office.jobs(), [(0, 0)]);
+    let mut fixture = TestCoordinator::with_clients(Rules { optional_capabilities: uses, ..rules() }, 1);
+    assert_eq!(fixture.refusals(), []);
+    fixture.open(0, &[0], Wait::Deadline);
+    assert_eq!(fixture.jobs(), [(0, 0)]);
 }
 
 #[test]
 fn a_failure_at_an_unassigned_job_changes_nothing() {
     let failed = |round| ClientMessage::Failed(wire::Failed { round, message: "x".repeat(1000) });
-    let mut office = TestCoordinator::with_clients(rules(), 3);
-    office.open(0, &[0, 1], Wait::Deadline);
-    office.coordinator.begin_query(
+    let mut fixture = TestCoordinator::with_clients(rules(), 3);
+    fixture.open(0, &[0, 1], Wait::Deadline);
+    fixture.coordinator.begin_query(
         &[client_id(2)],
         Query::Evaluate(0, &Parcel::of(vec![0.0; 2])),
         &packed_model(),
         0.0,
     );
-    office.settle();
-    office.coordinator.take_changed();
-    for (line, round) in [(0, 1), (1, 7), (2, 3)] {
-        office.receive(line, failed(round));
-        assert!(!office.coordinator.take_changed(), "client {line} in round {round}");
+    fixture.settle();
+    fixture.coordinator.take_changed();
+    for (connection, round) in [(0, 1), (1, 7), (2, 3)] {
+        fixture.receive(connection, failed(round));
+        assert!(!fixture.coordinator.take_changed(), "client {connection} in round {round}");
     }
-    office.assert_refusals("not-asked", 3);
-    // What it was asked, it can fail at once.
-    for line in [0, 2] {
-        office.receive(line, failed(0));
-        assert!(office.coordinator.take_changed());
-        office.receive(line, failed(0));
-        assert!(!office.coordinator.take_changed());
+    fixture.assert_refusals("not-asked", 3);
+    // It can fail each request once.
+    for connection in [0, 2] {
+        fixture.receive(connection, failed(0));
+        assert!(fixture.coordinator.take_changed());
+        fixture.receive(connection, failed(0));
+        assert!(!fixture.coordinator.take_changed());
     }
-    office.assert_refusals("not-asked", 5);
-    // Nor do answers to what nobody asked.
-    let content = office.upload(1, b"no parcel");
+    fixture.assert_refusals("not-asked", 5);
+    // Unrequested replies change nothing.
+    let content = fixture.upload(1, b"no parcel");
     let nonsense = || update_message(3, b"no ticket", content.clone());
-    office.receive(1, ClientMessage::Answer(nonsense()));
-    office.receive(1, ClientMessage::Answer(wire::Answer { delta: None, ..nonsense() }));
-    assert!(!office.coordinator.take_changed());
-    assert!(office.coordinator.try_close_round(1.0).is_none(), "1 is at its job");
+    fixture.receive(1, ClientMessage::Answer(nonsense()));
+    fixture.receive(1, ClientMessage::Answer(wire::Answer { delta: None, ..nonsense() }));
+    assert!(!fixture.coordinator.take_changed());
+    assert!(fixture.coordinator.try_close_round(1.0).is_none(), "client 1 is busy");
 }
 
 #[test]
 fn a_client_that_misses_a_query_is_queried_but_not_waited_for_until_it_replies_in_time() {
-    let mut office = TestCoordinator::with_clients(rules(), 2);
+    let mut fixture = TestCoordinator::with_clients(rules(), 2);
     let model = Parcel::of(vec![0.0; 2]);
-    let judged = |round| {
+    let evaluated = |round| {
         ClientMessage::Evaluated(wire::Evaluated { round, samples: 10.0, loss: 1.0, hits: Some(5.0) })
     };
-    let ask = |office: &mut TestCoordinator, round, now_s| {
-        office.now_s = now_s;
-        office.coordinator.begin_query(
+    let ask = |fixture: &mut TestCoordinator, round, now_s| {
+        fixture.now_s = now_s;
+        fixture.coordinator.begin_query(
             &[client_id(0), client_id(1)],
             Query::Evaluate(round, &model),
             &packed_model(),
             now_s,
         );
-        office.settle();
-        assert!(!office.coordinator.is_query_answered(now_s));
-        office.receive(0, judged(round));
+        fixture.settle();
+        assert!(!fixture.coordinator.is_query_answered(now_s));
+        fixture.receive(0, evaluated(round));
     };
-    ask(&mut office, 0, 0.0);
-    assert!(!office.coordinator.is_query_answered(9.9), "1 has until the deadline");
-    office.coordinator.end_query();
-    // It is not waited for, but what it says is heard.
-    ask(&mut office, 1, 10.0);
-    assert!(office.coordinator.is_query_answered(10.0));
-    assert_eq!(office.coordinator.end_query().evaluated.len(), 1);
-    office.open(1, &[1], Wait::Deadline);
-    office.send_update(1, 1, vec![1.0, 0.0]);
-    ask(&mut office, 2, 20.0);
-    assert!(office.coordinator.is_query_answered(20.0), "that it trains is no reason");
-    office.receive(1, judged(2));
-    assert_eq!(office.coordinator.end_query().evaluated.len(), 2);
-    ask(&mut office, 3, 30.0);
-    assert!(!office.coordinator.is_query_answered(30.0), "it has answered");
-    // One that is slower than others, but not than the deadline, is waited for again.
-    office.coordinator.end_query();
-    ask(&mut office, 4, 40.0);
-    assert!(office.coordinator.is_query_answered(40.0));
-    office.coordinator.end_query();
-    office.now_s = 49.0;
-    office.receive(1, judged(4));
-    ask(&mut office, 5, 50.0);
-    assert!(!office.coordinator.is_query_answered(50.0));
-    office.coordinator.end_query();
-    ask(&mut office, 6, 60.0);
-    office.coordinator.end_query();
-    office.now_s = 70.1;
-    office.receive(1, judged(6));
-    ask(&mut office, 7, 80.0);
-    assert!(office.coordinator.is_query_answered(80.0), "it took longer than the deadline");
-    // Where nobody else is asked, it is.
-    office.coordinator.end_query();
-    office.coordinator.disconnected(0);
-    office.coordinator.begin_query(&[client_id(1)], Query::Evaluate(8, &model), &packed_model(), 90.0);
-    assert!(!office.coordinator.is_query_answered(99.9));
+    ask(&mut fixture, 0, 0.0);
+    assert!(!fixture.coordinator.is_query_answered(9.9), "client 1 has until the deadline");
+    fixture.coordinator.end_query();
+    // It is not waited for, but its replies count.
+    ask(&mut fixture, 1, 10.0);
+    assert!(fixture.coordinator.is_query_answered(10.0));
+    assert_eq!(fixture.coordinator.end_query().evaluated.len(), 1);
+    fixture.open(1, &[1], Wait::Deadline);
+    fixture.send_update(1, 1, vec![1.0, 0.0]);
+    ask(&mut fixture, 2, 20.0);
+    assert!(fixture.coordinator.is_query_answered(20.0), "its training is no reason to wait");
+    fixture.receive(1, evaluated(2));
+    assert_eq!(fixture.coordinator.end_query().evaluated.len(), 2);
+    ask(&mut fixture, 3, 30.0);
+    assert!(!fixture.coordinator.is_query_answered(30.0), "it has replied in time");
+    // A client that is slower than others, but not than the deadline, is waited for again.
+    fixture.coordinator.end_query();
+    ask(&mut fixture, 4, 40.0);
+    assert!(fixture.coordinator.is_query_answered(40.0));
+    fixture.coordinator.end_query();
+    fixture.now_s = 49.0;
+    fixture.receive(1, evaluated(4));
+    ask(&mut fixture, 5, 50.0);
+    assert!(!fixture.coordinator.is_query_answered(50.0));
+    fixture.coordinator.end_query();
+    ask(&mut fixture, 6, 60.0);
+    fixture.coordinator.end_query();
+    fixture.now_s = 70.1;
+    fixture.receive(1, evaluated(6));
+    ask(&mut fixture, 7, 80.0);
+    assert!(fixture.coordinator.is_query_answered(80.0), "it took longer than the deadline");
+    // If no other client was asked, it is waited for.
+    fixture.coordinator.end_query();
+    fixture.coordinator.disconnected(0);
+    fixture.coordinator.begin_query(&[client_id(1)], Query::Evaluate(8, &model), &packed_model(), 90.0);
+    assert!(!fixture.coordinator.is_query_answered(99.9));
 }
 
 #[test]
 fn no_client_weighs_more_in_an_evaluation_than_its_samples_or_with_a_loss_that_is_not_finite() {
     let huge = 1.7e308;
     let cases = [
-        // Claimed, loss, hits; and what is believed of it with 20 samples.
+        // What is reported (samples, loss, hits), and what it counts for with 20 samples.
         ((10.0, 5.0, 5.0), Some((10.0, 5.0, Some(5.0)))),
         ((40.0, 8.0, 20.0), Some((20.0, 4.0, Some(10.0)))),
         ((1e300, 1e300, 0.0), Some((20.0, 20.0, Some(0.0)))),
@@ -169,18 +174,18 @@ fn no_client_weighs_more_in_an_evaluation_than_its_samples_or_with_a_loss_that_i
         ((-1.0, 1.0, 0.0), None),
     ];
     for ((samples, loss, hits), believed) in cases {
-        let mut office = TestCoordinator::with_clients(rules(), 1);
-        office.coordinator.begin_query(
+        let mut fixture = TestCoordinator::with_clients(rules(), 1);
+        fixture.coordinator.begin_query(
             &[client_id(0)],
             Query::Evaluate(4, &Parcel::of(vec![0.0; 2])),
             &packed_model(),
             0.0,
         );
-        office.receive(
+        fixture.receive(
             0,
             ClientMessage::Evaluated(wire::Evaluated { round: 4, samples, loss, hits: Some(hits) }),
         );
-        let found = office.coordinator.end_query().evaluated;
+        let found = fixture.coordinator.end_query().evaluated;
         let close = |one: f64, other: f64| (one - other).abs() <= 1e-9 * other.abs();
         let same = match (found.get(&client_id(0)), believed) {
             (None, None) => true,
@@ -191,71 +196,73 @@ fn no_client_weighs_more_in_an_evaluation_than_its_samples_or_with_a_loss_that_i
             _ => false,
         };
         assert!(same, "{samples} samples, loss {loss}, hits {hits}: {found:?}");
-        office.assert_refusals("not-finite", u64::from(believed.is_none()));
+        fixture.assert_refusals("not-finite", u64::from(believed.is_none()));
     }
 }
 
 #[test]
-fn an_old_model_is_kept_for_those_that_fetch_it_and_not_for_those_that_stopped() {
+fn an_old_model_is_kept_only_while_a_client_downloads_it() {
     let mut rules = rules();
     rules.layout = crate::one_tensor_layout(40_000);
-    let mut office = TestCoordinator::with_clients(rules, 2);
-    let open = |office: &mut TestCoordinator, round: RoundNo, now_s: f64| {
-        let mut orders = assignments(round, &[0, 1]);
+    let mut fixture = TestCoordinator::with_clients(rules, 2);
+    let open = |fixture: &mut TestCoordinator, round: RoundNo, now_s: f64| {
+        let mut assignments = assignments(round, &[0, 1]);
         let global = Arc::new(Parcel::of(vec![round as f32; 40_000]));
-        let job = Arc::new(Job { global, ..orders[0].job.as_ref().clone() });
-        orders.iter_mut().for_each(|order| order.job = Arc::clone(&job));
-        let offers = PackedModel::pack_all(&orders, Packing::default());
-        office.coordinator.note_selection(round, &orders, &offers);
-        office.coordinator.begin_round(round, &orders, &offers, Wait::Deadline, now_s, 0.0);
-        office.settle();
+        let job = Arc::new(Job { global, ..assignments[0].job.as_ref().clone() });
+        assignments.iter_mut().for_each(|assignment| assignment.job = Arc::clone(&job));
+        let packed_models = PackedModel::pack_all(&assignments, Packing::default());
+        fixture.coordinator.mark_selected(round, &assignments, &packed_models);
+        fixture.coordinator.begin_round(round, &assignments, &packed_models, Wait::Deadline, now_s, 0.0);
+        fixture.settle();
     };
-    open(&mut office, 0, 0.0);
-    let jobs = office.sent.iter().filter_map(|(_, say)| match say {
+    open(&mut fixture, 0, 0.0);
+    let jobs = fixture.sent.iter().filter_map(|(_, message)| match message {
         ServerMessage::Job(job) => job.global.clone(),
         _ => None,
     });
     let digest = jobs.last().unwrap().digest;
-    let (slow, stopped) = (office.session(0), office.session(1));
+    let (slow, stopped) = (fixture.session(0), fixture.session(1));
     let [slow, stopped] =
-        [slow, stopped].map(|one| office.coordinator.begin_download(&one, &digest, 0.0).unwrap());
-    assert!(office.coordinator.next_chunk(&stopped, 0, 0.0).is_some());
+        [slow, stopped].map(|one| fixture.coordinator.begin_download(&one, &digest, 0.0).unwrap());
+    assert!(fixture.coordinator.next_chunk(&stopped, 0, 0.0).is_some());
     for round in 1..=4 {
         let now_s = 20.0 * f64::from(round);
-        open(&mut office, round, now_s);
-        assert!(office.coordinator.next_chunk(&slow, 0, now_s).is_some(), "round {round}");
-        assert_eq!(office.coordinator.published_models.len(), if round == 1 { 2 } else { 3 });
+        open(&mut fixture, round, now_s);
+        assert!(fixture.coordinator.next_chunk(&slow, 0, now_s).is_some(), "round {round}");
+        assert_eq!(fixture.coordinator.published_models.len(), if round == 1 { 2 } else { 3 });
     }
-    // Once it has the last piece, nobody is at it any more.
-    assert!(office.coordinator.next_chunk(&slow, slow.bytes - 1, 90.0).is_some());
-    open(&mut office, 5, 90.0);
-    assert_eq!(office.coordinator.published_models.len(), 2);
-    assert_eq!(office.coordinator.next_chunk(&stopped, 1, 90.0), None);
+    // With its last chunk the download is over.
+    assert!(fixture.coordinator.next_chunk(&slow, slow.bytes - 1, 90.0).is_some());
+    open(&mut fixture, 5, 90.0);
+    assert_eq!(fixture.coordinator.published_models.len(), 2);
+    assert_eq!(fixture.coordinator.next_chunk(&stopped, 1, 90.0), None);
 }
 
 #[test]
 fn a_client_that_connects_too_often_is_rejected_for_a_while() {
-    let mut office = TestCoordinator::with_clients(rules(), 2);
-    let come = |office: &mut TestCoordinator, line: ConnectionId| {
-        office.coordinator.disconnected(line - 1);
-        office.hello(line, hello(1));
-        office.coordinator.sessions.contains_key(&line)
+    let mut fixture = TestCoordinator::with_clients(rules(), 2);
+    let come = |fixture: &mut TestCoordinator, connection: ConnectionId| {
+        fixture.coordinator.disconnected(connection - 1);
+        fixture.hello(connection, hello(1));
+        fixture.coordinator.sessions.contains_key(&connection)
     };
-    // It came once already.
-    let mut line = 1;
-    while come(&mut office, line + 1) {
-        line += 1;
+    // It has connected once already.
+    let mut connection = 1;
+    while come(&mut fixture, connection + 1) {
+        connection += 1;
     }
-    assert_eq!(line, MAX_CONNECT_BURST as ConnectionId);
-    assert_eq!(office.refusals(), [("too-often", false)]);
-    office.coordinator.take_changed();
-    assert!(!come(&mut office, 1000) && !office.coordinator.take_changed());
-    office.assert_refusals("too-often", 2);
-    office.coordinator.disconnected(0);
-    office.connect(2000, 0);
-    assert!(office.coordinator.sessions.contains_key(&2000), "others may come");
-    office.now_s = CONNECT_INTERVAL_S;
-    assert!(come(&mut office, 3000) && !come(&mut office, 3001));
-    office.now_s = 1e6;
-    assert!((4000..4000 + MAX_CONNECT_BURST as ConnectionId).all(|line| come(&mut office, line)));
+    assert_eq!(connection, MAX_CONNECT_BURST as ConnectionId);
+    assert_eq!(fixture.refusals(), [("too-often", false)]);
+    fixture.coordinator.take_changed();
+    assert!(!come(&mut fixture, 1000) && !fixture.coordinator.take_changed());
+    fixture.assert_refusals("too-often", 2);
+    fixture.coordinator.disconnected(0);
+    fixture.connect(2000, 0);
+    assert!(fixture.coordinator.sessions.contains_key(&2000), "others may connect");
+    fixture.now_s = CONNECT_INTERVAL_S;
+    assert!(come(&mut fixture, 3000) && !come(&mut fixture, 3001));
+    fixture.now_s = 1e6;
+    assert!(
+        (4000..4000 + MAX_CONNECT_BURST as ConnectionId).all(|connection| come(&mut fixture, connection))
+    );
 }

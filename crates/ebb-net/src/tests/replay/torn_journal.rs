@@ -1,5 +1,5 @@
-//! Kills that tear the journal: what was on its way to the disk never was. What clients were told before holds, and what they were not
-//! told they send again, so that the record is the same wherever that is.
+//! Kills that tear the journal: writes in flight are lost. What clients were told before remains true, and
+//! what they were not told they send again. The record is therefore the same wherever the journal ends.
 
 use super::*;
 

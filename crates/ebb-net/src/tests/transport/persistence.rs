@@ -1,4 +1,4 @@
-//! What a server keeps in its folder, and what becomes of it where that cannot be kept or is not what it was.
+//! What a server keeps in its folder, and what happens if it cannot be written or was changed.
 
 use std::fs;
 
@@ -6,14 +6,14 @@ use super::*;
 use crate::{JournalReplay, JournalRollback};
 
 #[test]
-fn where_a_member_cannot_be_written_down_the_server_stops() {
-    let house = TestServer::new(rules(), None);
-    house.server.shared().writer.close();
-    let entering = RawClient::connect(house.url(), house.token.clone(), 0);
-    let refused = house.client_runtime.block_on(entering).map(drop).unwrap_err();
+fn the_server_stops_if_a_member_cannot_be_written() {
+    let fixture = TestServer::new(rules(), None);
+    fixture.server.shared().writer.close();
+    let entering = RawClient::connect(fixture.url(), fixture.token.clone(), 0);
+    let refused = fixture.client_runtime.block_on(entering).map(drop).unwrap_err();
     assert_eq!(refused.code(), tonic::Code::Internal, "{refused}");
-    // Else it would be told that it is a member when it asks again, and be none after a restart.
-    let stopped = house.server.shared().check().unwrap_err();
+    // Otherwise a client that enrols again would be told that it is a member, and be none after a restart.
+    let stopped = fixture.server.shared().check().unwrap_err();
     assert!(stopped.contains("writing the server's store"), "{stopped}");
 }
 
@@ -21,7 +21,7 @@ fn where_a_member_cannot_be_written_down_the_server_stops() {
 fn no_server_starts_before_a_rollback_has_ended() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    // Nothing is made by going back where there is nothing.
+    // A rollback of nothing creates no file.
     assert!(JournalRollback::begin(folder, 0, 4).is_err() && fs::read_dir(folder).unwrap().count() == 0);
     let open = || JournalReplay::open(folder, rules()).map(drop).map_err(|error| error.to_string());
     open().unwrap();
@@ -33,7 +33,7 @@ fn no_server_starts_before_a_rollback_has_ended() {
 }
 
 #[test]
-fn a_key_that_is_not_the_one_of_before_is_refused_and_one_that_is_lost_is_made_anew() {
+fn a_changed_key_is_refused_and_a_lost_one_is_created_again() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let open = || JournalReplay::open(folder, rules()).map(drop).map_err(|error| error.to_string());
@@ -43,7 +43,7 @@ fn a_key_that_is_not_the_one_of_before_is_refused_and_one_that_is_lost_is_made_a
     damaged[17] ^= 2;
     fs::write(&file, damaged).unwrap();
     let error = open().unwrap_err();
-    assert!(error.contains("server.key") && error.contains("put back the one that was there"), "{error}");
+    assert!(error.contains("server.key") && error.contains("put back the former key"), "{error}");
     fs::write(&file, whole).unwrap();
     open().unwrap();
     fs::remove_file(&file).unwrap();
