@@ -1,6 +1,7 @@
-//! Everybody's chance of being up rises and falls with time.
+//! Every client's probability of being up rises and falls with time.
 //!
-//! Xiang et al., "Efficient Federated Learning against Heterogeneous and Non-stationary Client Unavailability" (2024).
+//! Xiang et al., "Efficient Federated Learning against Heterogeneous and Non-stationary Client
+//! Unavailability" (2024).
 
 use std::f64::consts::TAU;
 use std::num::NonZeroU32;
@@ -14,10 +15,10 @@ use super::Availability;
 use super::draws::fill_bernoulli;
 use super::probabilities::{Class, Probabilities, ProbabilitySettings};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "non-stationary",
-    about: "anew in every round, with a client's own chance times what the time says (FedAWE)",
+    about: "drawn anew in every round, with a client's own probability times a factor of the round (FedAWE)",
     example: "shape = \"sine\"             # times depth * sin(2 pi round / period) + 1 - depth
 probability = 0.5               # each client's own
 # classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
@@ -106,7 +107,7 @@ struct NonStationary {
     probabilities: Probabilities,
     period: u32,
     shape: Shape,
-    /// Nobody is up whose chance is below it.
+    /// A client with a smaller probability is not up at all.
     min_probability: f64,
 }
 
@@ -140,7 +141,7 @@ impl NonStationary {
         })
     }
 
-    /// What a chance is multiplied by in a round.
+    /// The factor of all probabilities in a round.
     fn factor(&self, number: RoundNo) -> f64 {
         let at = number % self.period;
         match self.shape {
@@ -173,7 +174,7 @@ stateless!(NonStationary);
 mod tests {
     use crate::availability::tests::{check_refused, up_by_round};
 
-    /// The share of many clients that is up in some rounds.
+    /// Compares the share of clients that are up in some rounds with the expected one.
     fn check(text: &str, expected: &[(usize, f64)]) {
         let n = 100_000;
         let played = up_by_round("non-stationary", text, n, 41);
@@ -190,17 +191,17 @@ mod tests {
     #[test]
     fn probabilities_rise_and_fall_as_the_formulas_say() {
         check(
-            "shape = \"sine\"\nchance = 0.5\ndepth = 0.3",
+            "shape = \"sine\"\nprobability = 0.5\ndepth = 0.3",
             &[(0, 0.35), (5, 0.5), (10, 0.35), (15, 0.2), (20, 0.35), (35, 0.2)],
         );
         check("probability = 1.0\ndepth = 0.1\nperiod = 4", &[(0, 0.9), (1, 1.0), (3, 0.8), (40, 0.9)]);
         check(
-            "shape = \"staircase\"\nchance = 0.5",
+            "shape = \"staircase\"\nprobability = 0.5",
             &[(0, 0.5), (9, 0.5), (10, 0.2), (19, 0.2), (20, 0.5), (39, 0.2)],
         );
-        // 0.2 times 0.4 is below 0.1, and 0.2 times 0.7 is not.
+        // 0.2 * 0.4 is below 0.1, and 0.2 * 0.7 is not.
         check(
-            "shape = \"interleaved\"\nchance = 0.2",
+            "shape = \"interleaved\"\nprobability = 0.2",
             &[(0, 0.14), (5, 0.2), (10, 0.14), (14, 0.0), (15, 0.0), (16, 0.0), (25, 0.2)],
         );
     }
@@ -211,15 +212,18 @@ mod tests {
             "non-stationary",
             &[
                 (
-                    "shape = \"sinus\"\nchance = 0.5",
+                    "shape = \"sinus\"\nprobability = 0.5",
                     "shape = \"sinus\": unknown value; did you mean \"sine\"? known values: sine, staircase, interleaved",
                 ),
                 (
-                    "low = 0.5\nchance = 0.5",
-                    "low = 0.5: unknown key; keys of kind \"non-stationary\": chance, classes, period, depth",
+                    "low = 0.5\nprobability = 0.5",
+                    "low = 0.5: unknown key; keys of kind \"non-stationary\": probability, classes, period, depth",
                 ),
-                ("depth = 2.0\nchance = 0.5", "depth = 2.0: 2 is out of range; give a chance from 0 to 1"),
-                ("", "chance: missing; give one of probability, classes and by_labels"),
+                (
+                    "depth = 2.0\nprobability = 0.5",
+                    "depth = 2.0: 2 is out of range; give a chance from 0 to 1",
+                ),
+                ("", "probability: missing; give one of probability, classes and by_labels"),
             ],
         );
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Link;
 use crate::world::check_duration;
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Link> = Entry {
     name: "constant",
     about: "every answer takes the same time, whatever its size",

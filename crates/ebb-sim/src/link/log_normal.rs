@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Link, transfer_s};
 use crate::world::MAX_TIME_S;
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Link> = Entry {
     name: "log-normal",
     about: "answers take as long as their bytes at a client's own speed, drawn by a log-normal law",

@@ -12,7 +12,7 @@ use super::{Link, transfer_s};
 use crate::table_error::table_error;
 use crate::world::MAX_TIME_S;
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const FLASH: Entry<dyn Link> = Entry {
     name: "flash",
     about: "speeds of 19 devices of FLASH: each client has a device, each round a draw about its mean upload speed",
@@ -23,7 +23,7 @@ kbit_s = 1.0               # what a unit of the file means: the source says \"kb
     },
 };
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const MOBIPERF: Entry<dyn Link> = Entry {
     name: "mobiperf",
     about: "speeds of 91 phones of MobiPerf: each client has a phone, each round one of its measurements",

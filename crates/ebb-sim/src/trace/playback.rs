@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{DAY_S, HUNDRED_YEARS_S, Numbering, ReadOptions, Trace};
 use crate::availability::Availability;
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "trace",
     about: "clients are up when a recording says: phones of FLASH, or a CSV or Parquet file of client, from, to",

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Completion, CompletionModel};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     name: "complete",
     about: "everybody does all of it",

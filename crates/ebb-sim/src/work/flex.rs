@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Completion, CompletionModel};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     name: "flex",
     about: "each client does the part that its trace says, one of FLEX's eight; on three of them it can be idle",

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Completion, CompletionModel};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     name: "stragglers",
     about: "a share of the clients, anew in every round, does a random part of the work, as in FedProx",
