@@ -12,7 +12,7 @@ use super::probabilities::{ByLabels, Class, Probabilities, ProbabilitySettings};
 /// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "bernoulli",
-    about: "each client is up with its own probability, drawn anew in every round; one for all or one per class (E3CS)",
+    about: "each client is up with its own probability, drawn anew in every round; for all or per class (E3CS)",
     example:
         "probability = 0.5
 # classes = [{ clients = 25, probability = 0.1 }, { clients = 75, probability = 0.9 }]   # instead, in order of id
