@@ -343,7 +343,6 @@ impl SimFleet {
     }
 }
 
-/// Whether the clock has reached the moment of an answer: it took a length and a sum for each of the rounds
 /// Whether the clock has reached the time of an update. The time is a sum over the update's work and the
 /// lengths of at most the rounds it can be in flight, so rounding is allowed for.
 fn has_arrived(time_s: f64, clock_s: f64) -> bool {

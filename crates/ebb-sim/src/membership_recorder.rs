@@ -44,10 +44,10 @@ impl MembershipRecorder {
             self.finished.iter().map(|&(client_idx, joined, left)| (client_idx, joined, Some(left)));
         let since = self.joined_at.iter().enumerate();
         let ongoing = since.filter_map(|(client_idx, &since)| Some((client_idx, since?, None)));
-        let mut stays: Vec<_> = finished.chain(ongoing).collect();
-        stays.sort_unstable();
+        let mut spans: Vec<_> = finished.chain(ongoing).collect();
+        spans.sort_unstable();
         let mut text = "client,joined,left\n".to_owned();
-        for (client_idx, joined, left) in stays {
+        for (client_idx, joined, left) in spans {
             let left = left.map_or(String::new(), |left| left.to_string());
             text += &format!("{client_idx},{joined},{left}\n");
         }
@@ -62,22 +62,22 @@ mod tests {
     #[test]
     fn rounds_become_spans_of_membership() {
         let [first, second, third] = [0, 1, 2].map(ClientId::new);
-        let (mut stays, mut census) = (MembershipRecorder::default(), Census::new());
-        assert!(stays.is_empty() && !stays.is_static(2));
+        let (mut spans, mut census) = (MembershipRecorder::default(), Census::new());
+        assert!(spans.is_empty() && !spans.is_static(2));
         census.enrol(first, 1, 0);
         census.enrol(second, 1, 0);
-        stays.record(0, &census);
-        assert!(stays.is_static(2) && !stays.is_static(3) && !stays.is_empty());
+        spans.record(0, &census);
+        assert!(spans.is_static(2) && !spans.is_static(3) && !spans.is_empty());
         census.leave(first, 3);
-        stays.record(3, &census);
+        spans.record(3, &census);
         census.enrol(first, 1, 5);
         census.enrol(third, 1, 5);
-        stays.record(5, &census);
+        spans.record(5, &census);
         // The client leaves and comes back in one round.
         census.leave(second, 6);
         census.enrol(second, 1, 6);
-        stays.record(6, &census);
-        assert_eq!(stays.to_csv(), "client,joined,left\n0,0,3\n0,5,\n1,0,6\n1,6,\n2,5,\n");
-        assert!(!stays.is_static(3));
+        spans.record(6, &census);
+        assert_eq!(spans.to_csv(), "client,joined,left\n0,0,3\n0,5,\n1,0,6\n1,6,\n2,5,\n");
+        assert!(!spans.is_static(3));
     }
 }

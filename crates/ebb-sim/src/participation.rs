@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_by_hand() {
+    fn metrics_match_values_computed_by_hand() {
         let participation = participation(&["##.", "#..", "##.", "#..", "#.."]);
         let clients: Vec<_> = participation.clients().map(|(_, client)| *client).collect();
         assert_eq!((clients[0].rounds_up, clients[1].rounds_up, clients[2].rounds_up), (5, 2, 0));

@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_its_own_response_rate_and_a_little_of_the_fleets() {
+    fn a_response_rate_is_the_clients_own_shrunk_towards_the_fleets() {
         let rounds = ["up=0,1,2,3 asked=0,1 whole=0 absent=1", "up=0,1,2,3 asked=0,1 whole=0 absent=1"];
         let replay = replay(&rounds, "");
         let rates: Vec<_> = (0..4).map(|idx| replay.response_rate(client(idx))).collect();

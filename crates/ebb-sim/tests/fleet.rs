@@ -88,7 +88,7 @@ fn job(number: RoundNo) -> Arc<Job> {
     Arc::new(Job { round: number, global: Arc::new(Parcel::of(vec![0.0])), learning_rate, work })
 }
 
-/// Plays a round in which all clients are selected; `heard` is the round that was acknowledged.
+/// Plays a round in which all clients are selected; `acknowledged` is the last acknowledged round.
 fn play(
     trial: &mut TestFleet,
     number: RoundNo,
@@ -153,7 +153,7 @@ fn the_oracle_knows_which_clients_would_be_absent() {
 
 /// Two passes over ten samples in batches of one. A trace that counts steps cuts passes short.
 #[test]
-fn parts_of_the_work_may_be_taken_of_steps() {
+fn parts_of_the_work_may_count_steps() {
     let steps = |of: &str| {
         let world = format!("[world.work]\nkind = \"flex\"\ntraces = [\"T50\"]\n{of}");
         let mut trial = build_fleet_of("\nsamples = [10, 10, 10]", &world).unwrap();
@@ -283,7 +283,7 @@ fn a_world_that_needs_labels_refuses_data_without() {
 }
 
 #[test]
-fn bytes_are_charged_to_those_that_were_reached() {
+fn bytes_are_charged_to_clients_that_were_reached() {
     let (_, cost) = play(&mut fleet("script = [[0, { client = 1, late = 1 }]]"), 0, Wait::Deadline, None);
     // One number down, and one number plus one number of memory up. The late update is charged when it
     // arrives.
@@ -321,7 +321,7 @@ fn a_saved_fleet_keeps_updates_in_flight() {
 }
 
 #[test]
-fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
+fn probes_cost_time_and_bytes_and_reach_only_clients_that_are_up() {
     let TestFleet { mut fleet, mut census } = fleet("script = [[0, 2]]");
     fleet.roll_call(0, &mut census).unwrap();
     let job = job(0);
@@ -461,7 +461,7 @@ fn updates_take_as_long_as_their_bytes() {
 }
 
 #[test]
-fn what_takes_too_long_to_send_is_reported_where_it_was_written() {
+fn too_long_uploads_are_reported_where_they_were_set() {
     let check = |world: &str, expected: &str| {
         let Err(error) = link_fleet(world) else { panic!("it was accepted") };
         assert_eq!(error.to_string(), format!("{expected}: more than 1000000000 seconds; give less"));
@@ -498,7 +498,7 @@ fn work_that_misses_the_deadline_may_come_late_and_whole() {
 }
 
 #[test]
-fn what_was_cut_to_fit_is_on_time() {
+fn work_that_was_cut_to_fit_is_on_time() {
     // Sums of these numbers exceed the deadline in their last digit.
     for (deadline_s, step_s, upload_s, steps) in
         [(0.73, 0.07, 0.1, 9), (0.82, 0.13, 0.3, 4), (0.82, 0.52, 0.3, 1), (0.84, 0.06, 0.3, 9)]
@@ -527,7 +527,7 @@ fn a_late_update_at_the_maximum_staleness_still_arrives_however_long_the_run() {
 
 /// A client that finishes exactly at the deadline is on time, also where others would be late.
 #[test]
-fn what_just_fits_is_not_late() {
+fn work_that_just_fits_is_not_late() {
     let text = "step_s = 0.14\nupload_s = 0.1\ndeadline_s = 1.5\nafter_deadline = \"late\"";
     let (received, cost) = play(&mut build_fleet(text).unwrap(), 0, Wait::Deadline, None);
     let found: Vec<_> = received.iter().map(|(client, update)| (*client, update.steps.get())).collect();
@@ -635,7 +635,7 @@ fn a_job_beyond_the_maximum_staleness_keeps_no_client_busy() {
 }
 
 #[test]
-fn a_saved_fleet_knows_who_is_busy() {
+fn a_saved_fleet_knows_which_clients_are_busy() {
     let world = "deadline_s = 4.8\nafter_deadline = \"late\"\nspeed_spread = 1.0";
     let mut whole = fleet(world);
     for number in 0..12 {
@@ -688,7 +688,7 @@ fn a_client_in_an_outage_stays_down_even_if_a_round_waits_for_it() {
 }
 
 #[test]
-fn rounds_begin_when_a_recording_has_them_begin() {
+fn rounds_begin_at_the_times_of_a_recording() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.csv");
     std::fs::write(&file, "client,from,to\n0,0,1000\n1,0,100\n2,0,1000\n").unwrap();
@@ -782,13 +782,14 @@ fn true_probabilities_are_known_where_they_are_constant() {
         let task = data::build(&tree.table("data", context)).unwrap();
         World::build(&tree.table("world", context), task.as_ref()).unwrap().oracle_probabilities(10).len()
     };
-    let (beta, coin) = (
+    let (beta, bernoulli) = (
         "availability = { kind = \"index\", distribution = \"beta\", share = 0.3 }",
         "availability = { kind = \"bernoulli\", probability = 0.5 }",
     );
     let comes = "arrivals = [{ round = 3, clients = [2] }]";
     let churn = "churn = { from_start = 0.5, arrivals = 0.5, lifetime = 100.0 }";
     let away = "outages = [{ from = 1, until = 3, clients = [0] }]";
-    let found = [beta, coin].map(|law| ["", comes, churn, away].map(|more| known(&format!("{law}\n{more}"))));
+    let found = [beta, bernoulli]
+        .map(|availability| ["", comes, churn, away].map(|more| known(&format!("{availability}\n{more}"))));
     assert_eq!(found, [[10, 0, 0, 0], [10, 10, 10, 0]]);
 }

@@ -260,7 +260,7 @@ fn n_inputs() -> u64 {
 }
 
 #[test]
-fn readers_take_whole_files() {
+fn readers_accept_undamaged_files() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("whole");
     for target in targets() {
         let taken = target.seeds.iter().filter(|seed| {

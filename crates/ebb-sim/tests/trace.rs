@@ -154,7 +154,7 @@ fn gzip(content: &[u8]) -> Vec<u8> {
 
 /// Files with blank lines at random places, each with two rows that overlap.
 #[test]
-fn lines_are_the_true_ones_however_a_file_is_written() {
+fn line_numbers_are_right_however_a_file_is_written() {
     for seed in 0..300 {
         let mut stream = Stream::of_run(seed, "lines");
         let ends = [&["\n"][..], &["\r\n"], &["\r"], &["\n", "\r\n"]][stream.below(4)];
@@ -272,7 +272,7 @@ fn repair_drops_and_joins() {
 
 /// Random rows, most of them wrong in some way, compared with the simplest reading of them.
 #[test]
-fn repaired_traces_are_up_when_a_right_interval_says_so() {
+fn repaired_traces_are_up_in_their_valid_intervals() {
     for seed in 0..200 {
         let mut stream = Stream::of_run(seed, "rows");
         let rows: Vec<_> = (0..20)
@@ -502,7 +502,7 @@ fn rows_in_milliseconds_are_refused_wherever_they_stand() {
 }
 
 #[test]
-fn late_rows_and_long_rows_are_no_other_unit() {
+fn rows_that_are_only_late_or_only_long_are_accepted() {
     let taken = |name: &str, rows: &str| {
         read(name, &format!("client,from,to\n{rows}"), &REFUSE).unwrap();
     };

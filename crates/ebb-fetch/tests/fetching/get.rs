@@ -117,7 +117,7 @@ impl Progress for NotifyWaiting {
 }
 
 #[test]
-fn of_two_at_once_one_fetches_and_the_other_waits() {
+fn of_two_concurrent_calls_one_fetches_and_the_other_waits() {
     // The first file is sent only once the other process waits. Without a time limit a failure would never
     // end.
     let ((request_sent, request_received), (waits, is_waiting)) = (mpsc::channel(), mpsc::channel());
@@ -280,7 +280,7 @@ fn a_folder_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
-fn a_wrong_file_is_never_overwritten_unless_asked() {
+fn a_wrong_file_is_never_overwritten_without_force() {
     let server = Server::start(|request| full(&published(request)));
     let trial = TestDataSet::new(&[urls(&server)]);
     trial.put("images", IMAGES);

@@ -12,7 +12,7 @@ use super::probabilities::{ByLabels, Smallest};
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "adversarial",
     about: "drawn anew in every round, with a probability that grows with a client's smallest label (MIFA)",
-    example: "min_probability = 0.1                # of a client that holds the first label; of one that holds only the last it is 1",
+    example: "min_probability = 0.1      # of a client that holds the first label; with only the last label it is 1",
     build: |settings| {
         let by_labels = ByLabels::smallest(settings.parse::<Smallest>()?, settings);
         Ok(Box::new(Bernoulli::by_labels(by_labels, settings)))
@@ -43,7 +43,7 @@ mod tests {
             "adversarial",
             &[(
                 "min_probability = 2.0",
-                "min_probability = 2.0: 2 is out of range; give a chance from 0 to 1",
+                "min_probability = 2.0: 2 is out of range; give a probability from 0 to 1",
             )],
         );
     }

@@ -15,8 +15,8 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     about: "each client is up with its own probability, drawn anew in every round; for all or per class (E3CS)",
     example:
         "probability = 0.5
-# classes = [{ clients = 25, probability = 0.1 }, { clients = 75, probability = 0.9 }]   # instead, in order of id
-# classes = [{ share = 0.25, probability = 0.1 }, { share = 0.75, probability = 0.9 }]   # ... as shares of all clients",
+# classes = [{ clients = 25, probability = 0.1 }, { clients = 75, probability = 0.9 }]   # instead, by number of clients, in order of id
+# classes = [{ share = 0.25, probability = 0.1 }, { share = 0.75, probability = 0.9 }]   # ... or by share of all clients",
     build: |settings| Ok(Box::new(Bernoulli::build(settings)?)),
 };
 
@@ -122,7 +122,10 @@ mod tests {
         check_refused(
             "bernoulli",
             &[
-                ("probability = 1.2", "probability = 1.2: 1.2 is out of range; give a chance from 0 to 1"),
+                (
+                    "probability = 1.2",
+                    "probability = 1.2: 1.2 is out of range; give a probability from 0 to 1",
+                ),
                 ("", "probability: missing; give probability or classes"),
                 (
                     "classes = [{ clients = 3, probability = 0.5 }]",

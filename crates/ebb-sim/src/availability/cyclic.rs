@@ -19,9 +19,9 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "cyclic",
     about: "each client is up for one interval of every cycle, with a phase of its own (FedAU)",
     example: "cycle = 100                # rounds
-probability = 0.1               # part of the cycle that the stretch is, to the nearest round
+probability = 0.1          # the share of the cycle, to the nearest round
 # classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
-# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see the kind labels",
+# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see kind labels",
     build: |settings| Ok(Box::new(Cyclic::build(settings)?)),
 };
 

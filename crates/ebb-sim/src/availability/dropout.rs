@@ -22,11 +22,11 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "dropout",
     about: "an exact share of the clients is down in every round; with clusters, one of each stays up (FL-FDMS)",
     example: "ratio = 0.5                # share of the clients that are down, to the nearest whole number
-# clusters = 5             # equal blocks of neighbouring ids, of each of which at least one client is up
-# clusters = [4, 4, 12]    # or: so many clients each
-# clusters = \"data\"        # or: those of the data, where it was made of clusters
-# evenly_over = \"clients\"  # with clusters: one of each is drawn, then anybody; or \"counts\", as the paper's code
-#                          # has it: every way to share out the number among the clusters is as likely
+# clusters = 5             # equal blocks of neighbouring ids; at least one client of each is up
+# clusters = [4, 4, 12]    # or: the number of clients of each
+# clusters = \"data\"        # or: the clusters of the data, if it has any
+# evenly_over = \"clients\"  # with clusters: draws one client of each, then any; or \"counts\" as in the
+#                          # paper's code: every composition of the number up has the same probability
 full_first_round = false   # whether all clients are up in round 0",
     build: |settings| Ok(Box::new(Dropout::build(settings)?)),
 };
@@ -424,7 +424,7 @@ mod tests {
             "dropout",
             &[
                 ("", "ratio: missing; it has no default"),
-                ("ratio = 1.5", "ratio = 1.5: 1.5 is out of range; give a chance from 0 to 1"),
+                ("ratio = 1.5", "ratio = 1.5: 1.5 is out of range; give a probability from 0 to 1"),
                 (
                     "ratio = 0.8\nclusters = 5",
                     "ratio = 0.8: 2 of 10 clients stay up, fewer than the 5 clusters; give at most 0.5",

@@ -18,17 +18,16 @@ use super::draws::unit;
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "index",
     about: "a share of the clients, drawn by a distribution over their ids: few are up often, most rarely (FAST)",
-    example:
-        "distribution = \"beta\"               # of idx / clients; a draw beyond the last client is repeated
-share = 0.1                # of the clients are up, or the next whole number
-a = 1.0                    # the law's two parameters; earlier: 20.0
-b = 10.0                   # earlier: 1.0
-# distribution = \"gamma\"            # or: with
-# shape = 10.0             # ... earlier: 20.0, or 5.0
-# scale = 0.01             # ... earlier: 0.01, or 0.05
-# distribution = \"weibull\"          # or: with
-# shape = 10.0             # ... earlier: 20.0
-# scale = 0.8333333333     # ... that is 1 / 1.2",
+    example: "distribution = \"beta\"      # of idx / clients; a draw beyond the last client is repeated
+share = 0.1                # share of the clients that are up, rounded up
+a = 1.0                    # the parameters of Beta(a, b); in earlier code: 20.0
+b = 10.0                   # in earlier code: 1.0
+# distribution = \"gamma\"   # or: with
+# shape = 10.0             # ... this shape; in earlier code: 20.0 or 5.0
+# scale = 0.01             # ... this scale; in earlier code: 0.01 or 0.05
+# distribution = \"weibull\" # or: with
+# shape = 10.0             # ... this shape; in earlier code: 20.0
+# scale = 0.8333333333     # ... this scale, which is 1 / 1.2",
     build: |settings| Ok(Box::new(Index::build(settings)?)),
 };
 
@@ -79,7 +78,7 @@ struct Weibull {
 }
 
 fn tenth() -> Probability {
-    Probability::new(0.1).expect("a chance")
+    Probability::new(0.1).expect("a probability")
 }
 fn one() -> Positive {
     Positive::new(1.0).expect("above 0")
@@ -481,7 +480,7 @@ mod tests {
                 ),
                 (
                     "distribution = \"gamma\"\nshare = 2.0",
-                    "share = 2.0: 2 is out of range; give a chance from 0 to 1",
+                    "share = 2.0: 2 is out of range; give a probability from 0 to 1",
                 ),
             ],
         );

@@ -13,11 +13,11 @@ use super::probabilities::ByLabels;
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "labels",
     about: "drawn anew in every round, with a probability that depends on a client's labels (FedAU, FedAWE)",
-    example: "distribution = \"dirichlet\"          # Dirichlet weights of labels; a probability is their mean over the client's samples
-mean = 0.1                 # chance, mean over all label mixes
-alpha = 0.1                # of the Dirichlet law
-min_probability = 0.02               # no chance is below it
-# distribution = \"uniform\"          # or: weights between 0 and ...
+    example: "distribution = \"dirichlet\" # weights of labels; a probability is the mean weight of the client's samples
+mean = 0.1                 # mean probability over all mixes of labels
+alpha = 0.1                # of the Dirichlet distribution
+min_probability = 0.02     # the lower bound of probabilities
+# distribution = \"uniform\" # or: weights between 0 and ...
 # first = 1.0              # ... this, for the first half of the labels
 # second = 0.5             # ... this, for the second half",
     build: |settings| Ok(Box::new(Bernoulli::by_labels(ByLabels::build(settings)?, settings))),

@@ -16,11 +16,11 @@ use super::probabilities::{Class, Probabilities, ProbabilitySettings};
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "markov",
     about: "each client follows a Markov chain of two states, up and down, from its stationary distribution (FedAU)",
-    example: "down_to_up = 0.05               # probability that a client that is down is up in the next round
-probability = 0.1               # of being up in the long run; that of going follows: comes * (1 / chance - 1)
+    example: "down_to_up = 0.05          # probability that a client that is down is up in the next round
+probability = 0.1          # of being up in the long run; up_to_down = down_to_up * (1 / probability - 1)
 # classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
-# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see the kind labels
-# up_to_down = 0.45              # or: the probability that a client that is up is down in the next round",
+# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see kind labels
+# up_to_down = 0.45        # or: the probability that a client that is up is down in the next round",
     build: |settings| Ok(Box::new(Markov::build(settings)?)),
 };
 
@@ -35,7 +35,7 @@ struct Table {
 }
 
 fn twentieth() -> Probability {
-    Probability::new(0.05).expect("a chance")
+    Probability::new(0.05).expect("a probability")
 }
 
 /// The transition probabilities between up and down.
@@ -259,7 +259,7 @@ mod tests {
                     "down_to_up = 0.0\nprobability = 0.5",
                     "down_to_up = 0.0: no client would ever come up; give a probability above 0",
                 ),
-                ("up_to_down = 1.5", "up_to_down = 1.5: 1.5 is out of range; give a chance from 0 to 1"),
+                ("up_to_down = 1.5", "up_to_down = 1.5: 1.5 is out of range; give a probability from 0 to 1"),
                 (
                     "up_to_down = 0.5\nprobability = 0.5",
                     "up_to_down = 0.5: the probability of being up determines it; give one of the two",

@@ -14,9 +14,9 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "min-separation",
     about: "a client that took part is down for some rounds, so this world depends on client selection",
     example: "rounds = 10                # for which a client rests after it took part
-probability = 1.0               # of being up when rested, anew in every round; 1 if left out
+probability = 1.0          # of being up after the rest, drawn anew in every round; 1 if left out
 # classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
-# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see the kind labels",
+# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see kind labels",
     build: |settings| Ok(Box::new(MinSeparation::build(settings)?)),
 };
 

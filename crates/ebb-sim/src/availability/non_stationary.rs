@@ -19,15 +19,15 @@ use super::probabilities::{Class, Probabilities, ProbabilitySettings};
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "non-stationary",
     about: "drawn anew in every round, with a client's own probability times a factor of the round (FedAWE)",
-    example: "shape = \"sine\"             # times depth * sin(2 pi round / period) + 1 - depth
-probability = 0.5               # each client's own
+    example: "shape = \"sine\"             # the factor is depth * sin(2 pi round / period) + 1 - depth
+probability = 0.5          # each client's own
 # classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
-# by_labels = { distribution = \"uniform\", first = 1.0, second = 0.5 }                 # or: see the kind labels
+# by_labels = { distribution = \"uniform\", first = 1.0, second = 0.5 }                 # or: see kind labels
 period = 20                # rounds
-depth = 0.3                # how much of the chance comes and goes
-# shape = \"interleaved\"    # or: the same, but nobody is up whose chance is below ...
+depth = 0.3                # of the sine, as a share of the probability
+# shape = \"interleaved\"    # or: the same, but a client is down while its probability is below ...
 # cut = 0.1                # ... this
-# shape = \"staircase\"      # or: in the second half of each period, times ...
+# shape = \"staircase\"      # or: the factor in the second half of each period is ...
 # low = 0.4                # ... this",
     build: |settings| Ok(Box::new(NonStationary::build(settings)?)),
 };
@@ -86,13 +86,13 @@ fn twenty() -> NonZeroU32 {
     NonZeroU32::new(20).expect("20 is not 0")
 }
 fn tenth() -> Probability {
-    Probability::new(0.1).expect("a chance")
+    Probability::new(0.1).expect("a probability")
 }
 fn three_tenths() -> Probability {
-    Probability::new(0.3).expect("a chance")
+    Probability::new(0.3).expect("a probability")
 }
 fn four_tenths() -> Probability {
-    Probability::new(0.4).expect("a chance")
+    Probability::new(0.4).expect("a probability")
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -221,7 +221,7 @@ mod tests {
                 ),
                 (
                     "depth = 2.0\nprobability = 0.5",
-                    "depth = 2.0: 2 is out of range; give a chance from 0 to 1",
+                    "depth = 2.0: 2 is out of range; give a probability from 0 to 1",
                 ),
                 ("", "probability: missing; give one of probability, classes and by_labels"),
             ],

@@ -15,7 +15,7 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "periodic",
     about: "groups of neighbouring clients take turns: one group is up for some rounds, then the next",
     example: "groups = 5                 # equal blocks of neighbouring ids
-rounds = 100               # that a group's turn lasts
+rounds = 100               # for which a group is up
 # offset = 0               # rounds of the first turn that are over at the start; random if left out",
     build: |settings| Ok(Box::new(Periodic::build(settings)?)),
 };

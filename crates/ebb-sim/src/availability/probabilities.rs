@@ -188,19 +188,19 @@ pub(super) struct Smallest {
 }
 
 fn tenth() -> Probability {
-    Probability::new(0.1).expect("a chance")
+    Probability::new(0.1).expect("a probability")
 }
 fn positive_tenth() -> Positive {
     Positive::new(0.1).expect("above 0")
 }
 fn fiftieth() -> Probability {
-    Probability::new(0.02).expect("a chance")
+    Probability::new(0.02).expect("a probability")
 }
 fn all() -> Probability {
-    Probability::new(1.0).expect("a chance")
+    Probability::new(1.0).expect("a probability")
 }
 fn half() -> Probability {
-    Probability::new(0.5).expect("a chance")
+    Probability::new(0.5).expect("a probability")
 }
 
 impl ByLabels {

@@ -16,7 +16,7 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     about: "each client is up at a fixed interval of rounds of its own, at most tau (MimiC)",
     example:
         "tau = 10                   # the longest interval, in rounds
-std = 3.0            # a client's number of rounds is |normal| with this deviation, rounded; 0 counts as 1
+std = 3.0                  # a client's interval is |N(0, std^2)|, rounded; 0 counts as 1
 begin = \"together\"         # all clients are up in round 0; or \"apart\": each starts in a round of its own",
     build: |settings| Ok(Box::new(TauMax::build(settings)?)),
 };

@@ -227,7 +227,7 @@ fn the_other_choices_of_an_example_build_too() {
 }
 
 #[test]
-fn a_seed_is_a_world() {
+fn the_seed_determines_the_world() {
     for &(kind, text) in WORLDS {
         let world = |seed| {
             let mut world = build_with(kind, text, 200, seed, true).unwrap();

@@ -13,7 +13,7 @@ pub const ENTRY: Entry<dyn Link> = Entry {
     about: "each client uploads at its own speed, drawn from a log-normal distribution",
     example: "mbit_s = 10.0              # the median speed
 spread = 1.0               # standard deviation of its logarithm, from client to client
-jitter = 0.3               # ... and of one client, from round to round",
+jitter = 0.3               # ... and from round to round, of one client",
     build: |settings| {
         let table = settings.parse::<Table>()?;
         for (key, std) in [("spread", table.spread), ("jitter", table.jitter)] {

@@ -13,13 +13,13 @@ pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "trace",
     about: "clients are up as in a recording: phones of FLASH, or a CSV or Parquet file with columns client, from, to",
     example: "file = \"traces/flash-ready-1000.csv.gz\"   # in the data folder, or a path
-round_s = 600.0                 # from the beginning of a round to that of the next
-# time_scale = 1.0              # seconds of the recording in a second of the run
-# start_s = 0.0                 # the second of the recording at which the run begins; its first without it
-# clients = \"by-number\"         # client 7 of the file is client 7 of the run; or in-order, as they first occur
+round_s = 600.0                 # from the start of a round to that of the next
+# time_scale = 1.0              # seconds of the recording per second of the run
+# start_s = 0.0                 # the second of the recording at which the run begins; its first if left out
+# clients = \"by-number\"         # client 7 of the file is client 7 of the run; or in-order of occurrence
 # beyond_clients = \"repeat\"     # clients that the recording does not have: repeat, down or error
-# beyond_end = \"repeat\"         # before its beginning and after its end: repeat or down
-# repair = false                # drop or join intervals that are wrong instead of refusing the file
+# beyond_end = \"repeat\"         # before its start and after its end: repeat or down
+# repair = false                # drop or join wrong intervals instead of refusing the file
 # check_units = true            # refuse files in which some times seem to be milliseconds",
     build: |settings| Ok(Box::new(TraceAvailability::build(settings)?)),
 };

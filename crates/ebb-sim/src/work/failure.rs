@@ -17,7 +17,7 @@ pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     example: "success = 0.9
 # classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
 #            { clients = 25, success = 0.6 }, { clients = 25, success = 0.9 }]   # instead, in order of id
-# min_epochs = 1                # each client's own number of steps or passes, drawn once from this to what the job asks for",
+# min_epochs = 1             # each client's own steps or passes, drawn once from this to the job's number",
     build: |settings| Ok(Box::new(Failure::build(settings)?)),
 };
 
@@ -166,7 +166,7 @@ classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
     fn wrong_probabilities_are_reported_with_the_remedy() {
         for (text, expected) in [
             ("", "a.toml:1:8: world.work.success: missing; give success or classes"),
-            ("success = 2", "success = 2: 2 is out of range; give a chance from 0 to 1"),
+            ("success = 2", "success = 2: 2 is out of range; give a probability from 0 to 1"),
             ("classes = [{ clients = 3, success = 0.5 }]", "they hold 3 clients, but the data has 100"),
             (
                 "success = 1.0\nclasses = [{ clients = 100, success = 0.5 }]",

@@ -25,7 +25,7 @@ pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     about: "each client does the part of its work that its trace sets, one of FLEX's eight; on three it can be idle",
     example:
         "first = 5                  # the first 5 of T0, T30, T50, T70, T90, Thi, Tmi, Tlo; all if left out
-# traces = [\"T0\", \"T90\"]   # or these
+# traces = [\"T0\", \"T90\"]   # or: these traces
 of = \"work\"                # or \"steps\": the part is taken of the steps, even if the job counts passes",
     build: |settings| Ok(Box::new(Flex::build(settings)?)),
 };
