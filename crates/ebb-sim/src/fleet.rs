@@ -66,7 +66,7 @@ enum Arrival {
     OnceUp(f64),
 }
 
-/// What an assignment will lead to.
+/// The outcome of an assignment, known before any training.
 struct PlannedOutcome {
     steps: NonZeroU32,
     finish_s: f64,
@@ -107,7 +107,7 @@ impl SimFleet {
         &self.world
     }
 
-    /// What an assignment will lead to; `None`: no update.
+    /// Plans the outcome of an assignment; `None`: no update.
     fn planned_outcome(&self, assignment: &Assignment, wait: Wait) -> Option<PlannedOutcome> {
         let client = assignment.client;
         if let Some(replay) = &self.world.replay {
@@ -260,7 +260,7 @@ impl SimFleet {
         }
     }
 
-    /// Accepts the first `count` updates and marks all others late. A draw decides between updates of the
+    /// Accepts the first `quorum` updates and marks all others late. A draw decides between updates of the
     /// same moment.
     fn close_after_first(
         &self,

@@ -99,7 +99,7 @@ struct RecordedResponses {
     on_time_updates: Vec<OnTimeUpdate>,
 }
 
-/// The number of fleet-wide observations that are added to a client's own response rate.
+/// The number of observations at the fleet's response rate that are added to a client's own.
 const FLEET_PSEUDO_OBSERVATIONS: f64 = 1.0;
 
 impl Replay {
@@ -196,7 +196,7 @@ impl Replay {
         match (recorded, is_busy, round.busy.get(idx)) {
             // The client is busy for another round of the replay itself.
             (_, true, false) | (None, true, true) => (RecordedOutcome::Silent, false),
-            // A recorded busy client that was sent nothing says nothing about a free one.
+            // The recorded client was busy and was sent nothing, which says nothing about a free one.
             (Some(RecordedOutcome::Silent), false, true) => self.unselected_outcome(number, client),
             (Some(recorded), ..) => (recorded, false),
             (None, false, _) => self.unselected_outcome(number, client),

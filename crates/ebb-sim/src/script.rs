@@ -28,9 +28,9 @@ pub enum Sends {
     /// Its update.
     #[default]
     Update,
-    /// Its update with one number replaced by NaN.
+    /// Its update with the last number replaced by NaN.
     Nan,
-    /// Its update with one number replaced by infinity.
+    /// Its update with the last number replaced by infinity.
     Infinity,
     /// Its update without the last number.
     Short,

@@ -5,8 +5,8 @@ use ebb_round::Stream;
 /// The largest number of groups times total; a larger table of counts would take too much memory.
 pub(super) const MAX_TABLE_LEN: usize = 100_000;
 
-/// Draws the size of each group: at least 1, at most `sizes`, with sum `total`. Empty groups get 0. A total
-/// that cannot be reached is replaced by the nearest that can.
+/// Draws the number that each group gets: at least 1, at most its size, with sum `total`. Empty groups get 0.
+/// A total that cannot be reached is replaced by the nearest that can.
 pub(super) fn draw_composition(sizes: &[usize], total: usize, stream: &mut Stream) -> Vec<usize> {
     let groups = sizes.iter().filter(|&&size| size > 0).count();
     let mut left = total.clamp(groups, sizes.iter().sum());

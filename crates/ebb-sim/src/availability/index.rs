@@ -163,7 +163,7 @@ impl Index {
     }
 }
 
-/// The number of clients that are up.
+/// The number of clients that should be up: the share, rounded up.
 fn n_wanted(share: f64, n_clients: usize) -> usize {
     // A share such as 0.07 is slightly larger in binary, and would round up to one more of 100 clients.
     (share * n_clients as f64 - 1e-9).ceil().max(0.0) as usize
@@ -228,8 +228,7 @@ fn fewer_others(drawn: &[f64], counts: &[f64], report: &mut dyn FnMut(usize, f64
     }
 }
 
-/// The most clients times clients up for which the inclusion probabilities are computed; more would take too
-/// long.
+/// The largest product of all clients and clients up for which inclusion probabilities are computed.
 const MAX_ORACLE_WORK: usize = 20_000;
 
 impl Availability for Index {
