@@ -48,8 +48,8 @@ mod tests {
 
     #[test]
     fn only_what_differs_is_shown_and_never_the_seed() {
-        let one = "recipe = \"a\"\n[run]\nseed = 1\n[local]\nrate = 0.1\n";
-        let other = "recipe = \"b\"\n[run]\nseed = 2\n[local]\nrate = 0.1\n[select]\ncohort = 3\n";
+        let one = "recipe = \"a\"\n[run]\nseed = 1\n[local]\nlearning_rate = 0.1\n";
+        let other = "recipe = \"b\"\n[run]\nseed = 2\n[local]\nlearning_rate = 0.1\n[select]\ncohort = 3\n";
         let table = differing(&[("x", one), ("y", other)]);
         assert_eq!(
             table,

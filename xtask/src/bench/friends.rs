@@ -191,7 +191,7 @@ fn clustered(
     const WARM_UP: u32 = 12;
     let tree = Tree::parse(
         &format!(
-            "[substitute]\nkind = \"friend\"\n{settings}\n[local]\nrate = 0.1\nsteps = 1\n[select]\nkind = \"everyone\""
+            "[substitute]\nkind = \"friend\"\n{settings}\n[local]\nlearning_rate = 0.1\nsteps = 1\n[select]\nkind = \"everyone\""
         ),
         "bench",
     )?;

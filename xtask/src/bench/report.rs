@@ -71,8 +71,8 @@ fn grid(n_methods: usize, n_rounds: usize, n_clients: usize) -> String {
     let mut text = format!(
         "[run]\nrounds = {n_rounds}\ncheckpoint_every = {n_rounds}\n\
          [data]\nkind = \"synthetic\"\nclients = {n_clients}\nsamples_min = 10\n\
-         [world.availability]\nkind = \"bernoulli\"\nchance = 0.5\n\
-         [local]\nrate = 0.01\nsteps = 1\nbatch = 1\n[evaluate]\nevery = 10\n[grid]\nseeds = [1]\n"
+         [world.availability]\nkind = \"bernoulli\"\nprobability = 0.5\n\
+         [local]\nlearning_rate = 0.01\nsteps = 1\nbatch_size = 1\n[evaluate]\nevery = 10\n[grid]\nseeds = [1]\n"
     );
     for method in 1..=n_methods {
         let cohort = method * n_clients / n_methods / 2;

@@ -166,8 +166,8 @@ fn timed_run(
     let clock = Arc::new(Clock::default());
     let cohort = plan.cohort.min(n_enrolled);
     let text = format!(
-        "[world.availability]\nkind = \"bernoulli\"\nchance = 0.5\n\
-         [select]\nkind = \"uniform\"\ncohort = {cohort}\n[local]\nrate = 0.1\nsteps = 1\n\
+        "[world.availability]\nkind = \"bernoulli\"\nprobability = 0.5\n\
+         [select]\nkind = \"uniform\"\ncohort = {cohort}\n[local]\nlearning_rate = 0.1\nsteps = 1\n\
          [aggregate]\nkind = \"mean\"\n"
     );
     let n_rounds = plan.warm_up_rounds + plan.timed_rounds;

@@ -154,7 +154,7 @@ fn saved_weights(n_clients: usize, n_heavy: usize) -> Vec<u8> {
 
 fn built(n_clients: usize, cohort: usize, quota: f64) -> Result<Box<dyn Selector>, Box<dyn Error>> {
     let text = format!(
-        "[select]\nkind = \"e3cs\"\ncohort = {cohort}\nquota = {quota:?}\n[local]\nrate = 0.1\nsteps = 1"
+        "[select]\nkind = \"e3cs\"\ncohort = {cohort}\nquota = {quota:?}\n[local]\nlearning_rate = 0.1\nsteps = 1"
     );
     let context = BuildContext { seed: 1, n_clients, n_rounds: 1000 };
     Ok(Registry::standard().build(&Tree::parse(&text, "bench")?, context)?.selector)

@@ -82,7 +82,7 @@ fn row(n_values: usize, repeats: u16) -> Result<Row, Box<dyn Error>> {
 fn run_with_probabilities(n_values: usize) -> String {
     let mut text = format!(
         "recipe = \"ipw\"\n[run]\nrounds = 1\n[data]\nkind = \"quadratic\"\nclients = {n_values}\ndimension = 1\n\
-         [select]\ncohort = 10\n[local]\nrate = 0.1\nsteps = 1\n[aggregate]\nchances = \"given\"\ngiven = ["
+         [select]\ncohort = 10\n[local]\nlearning_rate = 0.1\nsteps = 1\n[aggregate]\nprobabilities = \"given\"\ngiven = ["
     );
     for at in 0..n_values {
         write!(text, "{:.3}, ", 0.5 + (at % 500) as f64 / 1000.0).expect("text takes more text");

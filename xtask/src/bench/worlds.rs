@@ -33,24 +33,27 @@ const SIZES: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
 /// Every parametric kind, as its paper has it.
 const WORLDS: [(&str, &str); 17] = [
     ("always", "[world.availability]\nkind = \"always\""),
-    ("bernoulli", "[world.availability]\nkind = \"bernoulli\"\nchance = 0.5"),
+    ("bernoulli", "[world.availability]\nkind = \"bernoulli\"\nprobability = 0.5"),
     ("dropout", "[world.availability]\nkind = \"dropout\"\nratio = 0.5"),
     (
         "dropout, 100 clusters",
         "[world.availability]\nkind = \"dropout\"\nratio = 0.5\nclusters = 100\nfull_first_round = true",
     ),
-    ("index, beta", "[world.availability]\nkind = \"index\"\nlaw = \"beta\""),
-    ("index, gamma", "[world.availability]\nkind = \"index\"\nlaw = \"gamma\""),
-    ("index, weibull", "[world.availability]\nkind = \"index\"\nlaw = \"weibull\""),
-    ("markov", "[world.availability]\nkind = \"markov\"\nchance = 0.5"),
-    ("cyclic", "[world.availability]\nkind = \"cyclic\"\nchance = 0.5"),
+    ("index, beta", "[world.availability]\nkind = \"index\"\ndistribution = \"beta\""),
+    ("index, gamma", "[world.availability]\nkind = \"index\"\ndistribution = \"gamma\""),
+    ("index, weibull", "[world.availability]\nkind = \"index\"\ndistribution = \"weibull\""),
+    ("markov", "[world.availability]\nkind = \"markov\"\nprobability = 0.5"),
+    ("cyclic", "[world.availability]\nkind = \"cyclic\"\nprobability = 0.5"),
     ("periodic", "[world.availability]\nkind = \"periodic\""),
-    ("non-stationary", "[world.availability]\nkind = \"non-stationary\"\nchance = 0.5"),
+    ("non-stationary", "[world.availability]\nkind = \"non-stationary\"\nprobability = 0.5"),
     ("tau-max", "[world.availability]\nkind = \"tau-max\""),
-    ("min-separation", "[world.availability]\nkind = \"min-separation\"\nrounds = 10\nchance = 0.5"),
+    ("min-separation", "[world.availability]\nkind = \"min-separation\"\nrounds = 10\nprobability = 0.5"),
     ("labels", "[world.availability]\nkind = \"labels\""),
     ("adversarial", "[world.availability]\nkind = \"adversarial\""),
-    ("index, beta, three tenths", "[world.availability]\nkind = \"index\"\nlaw = \"beta\"\nshare = 0.3"),
+    (
+        "index, beta, three tenths",
+        "[world.availability]\nkind = \"index\"\ndistribution = \"beta\"\nshare = 0.3",
+    ),
     ("churn", "[world.churn]\narrivals = 100.0\nlifetime = 100.0"),
 ];
 

@@ -76,8 +76,7 @@ fn a_configuration_that_cannot_run_is_named() {
         let complaint = assemble(&file).err().unwrap_or_default();
         assert!(complaint.contains(expected) && complaint.is_empty() == expected.is_empty(), "{complaint}");
     };
-    let run =
-        "[run]\nrounds = 2\n[data]\nkind = \"synthetic\"\nclients = 4\n[local]\nrate = 0.1\nsteps = 1\n";
+    let run = "[run]\nrounds = 2\n[data]\nkind = \"synthetic\"\nclients = 4\n[local]\nlearning_rate = 0.1\nsteps = 1\n";
     check(&format!("{run}[select]\ncohort = 4\n"), "");
     check(&format!("{run}[select]\ncohort = 40\n"), "made-up.toml:10:1: select.cohort = 40");
     check(&format!("{run}[selekt]\ncohort = 4\n"), "selekt");

@@ -90,8 +90,9 @@ struct TrialServer {
 impl TrialServer {
     fn new(plan: &Plan) -> Result<TrialServer, Box<dyn Error>> {
         let &Plan { n_clients, cohort, n_params, deadline_s, .. } = plan;
-        let text =
-            format!("recipe = \"fedavg\"\n[select]\ncohort = {cohort}\n[local]\nrate = 0.1\nsteps = 1\n");
+        let text = format!(
+            "recipe = \"fedavg\"\n[select]\ncohort = {cohort}\n[local]\nlearning_rate = 0.1\nsteps = 1\n"
+        );
         let registry = Registry::standard();
         let tree = registry.with_recipe(Tree::parse(&text, "bench")?)?;
         let task = StubTask::sized(n_clients, n_params);
