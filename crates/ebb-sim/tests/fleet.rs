@@ -697,9 +697,9 @@ fn rounds_begin_at_the_times_of_a_recording() {
         format!("{deadline}availability = {{ kind = \"trace\", file = \"{file}\", round_s = 60.0 }}")
     };
     let mut trial = fleet(&availability("deadline_s = 30.0\n"));
-    for (number, n_heard) in [(0, 3), (1, 3), (2, 2)] {
+    for (number, n_received) in [(0, 3), (1, 3), (2, 2)] {
         let (received, cost) = play(&mut trial, number, Wait::Deadline, None);
-        assert_eq!((received.len(), cost.elapsed_s), (n_heard, 60.0), "round {number}");
+        assert_eq!((received.len(), cost.elapsed_s), (n_received, 60.0), "round {number}");
     }
     let error = try_fleet(&availability("deadline_s = 90.0\n")).err().unwrap().to_string();
     assert!(

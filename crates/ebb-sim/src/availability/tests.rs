@@ -50,7 +50,7 @@ impl Task for StubTask {
     fn n_test_batches(&self) -> usize {
         0
     }
-    fn evaluate_batch(&self, _piece: usize, _model: &[f32]) -> Tally {
+    fn evaluate_batch(&self, _batch_idx: usize, _model: &[f32]) -> Tally {
         Tally::default()
     }
     fn evaluate_client(&self, _client: ClientId, _model: &[f32]) -> Option<Tally> {

@@ -49,7 +49,7 @@ enum Device {
     /// A normal distribution, cut at a tenth of its mean.
     Normal { mean: f64, std: f64 },
     /// The measurements; each round draws one of them.
-    Measured(Vec<f64>),
+    Measurements(Vec<f64>),
 }
 
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Link for MeasuredLink {
         let mut stream = Stream::of_client_round(self.seed, "link", number, client);
         let speed = match &self.devices[device_idx] {
             Device::Normal { mean, std } => (mean + std * stream.normal()).max(mean / 10.0),
-            Device::Measured(speeds) => speeds[stream.below(speeds.len())],
+            Device::Measurements(speeds) => speeds[stream.below(speeds.len())],
         };
         transfer_s(n_bytes, speed * self.bits_per_s)
     }
@@ -170,7 +170,7 @@ fn read_mobiperf(file: &Path, bits_per_s: f64) -> Result<Vec<Device>, String> {
     for (device, speed) in devices.into_iter().zip(speeds) {
         by_device.entry(device_order(device)).or_default().push(*speed);
     }
-    Ok(by_device.into_values().map(Device::Measured).collect())
+    Ok(by_device.into_values().map(Device::Measurements).collect())
 }
 
 /// The order of devices: numbers ascending, then names ascending.
@@ -273,7 +273,7 @@ mod tests {
             std::fs::write(&file, format!("device,carrier,tcp_down\n{text}")).unwrap();
             read_mobiperf(&file, 1e3).unwrap()
         };
-        let measured = |speeds: &[f64]| Device::Measured(speeds.to_vec());
+        let measured = |speeds: &[f64]| Device::Measurements(speeds.to_vec());
         assert_eq!(
             devices("b,x,1\na 7,x,2\nb,y,3\nnan,z,4\n"),
             [measured(&[2.0]), measured(&[1.0, 3.0]), measured(&[4.0])]

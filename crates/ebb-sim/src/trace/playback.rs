@@ -183,11 +183,11 @@ impl Playback {
 
     /// The second of the trace that is played; `None`: the client has none to play.
     fn trace_time_s(&self, trace_client: &TraceClient, now_s: f64) -> Option<f64> {
-        let is_inside = (trace_client.from_s..trace_client.to_s).contains(&now_s);
-        if is_inside && trace_client.shift_s == 0.0 {
+        let is_observed = (trace_client.from_s..trace_client.to_s).contains(&now_s);
+        if is_observed && trace_client.shift_s == 0.0 {
             return Some(now_s);
         }
-        let is_played = is_inside || self.beyond_end == BeyondEnd::Repeat;
+        let is_played = is_observed || self.beyond_end == BeyondEnd::Repeat;
         let wrapped = |from_s: f64| {
             from_s + (now_s - from_s + trace_client.shift_s).rem_euclid(trace_client.to_s - from_s)
         };

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn traces_have_the_means_and_standard_deviations_of_table_2() {
+    fn traces_have_the_moments_of_table_2() {
         for trace in all_traces() {
             check(trace, 10);
             check(trace, 100);
