@@ -12,10 +12,11 @@
 //! multiple of 86,400 s) before the first interval of the file. It ends with the last interval, or at the
 //! midnight after it if the period exceeds a day. Rows may be in any order. Other columns are ignored.
 //!
-//! A file is refused, with the line, if an interval begins before 0, ends before it starts, has no length,
-//! exceeds its client's observation period, or overlaps another of its client. With `repair`, intervals of
-//! the first four kinds are dropped and overlapping ones are joined. A time beyond a hundred years is
-//! refused. So are files in which some times seem to be in milliseconds: see [`ReadOptions::check_units`].
+//! A file is refused with the line of a wrong interval. An interval is wrong if it begins before 0, ends
+//! before it starts, has no length, exceeds its client's observation period, or overlaps another of its
+//! client. With `repair`, intervals of the first four kinds are dropped and overlapping ones are joined. A
+//! time beyond a hundred years is refused. So are files in which some times seem to be in milliseconds: see
+//! [`ReadOptions::check_units`].
 //!
 //! The files of FLASH are read, too (Yang et al., "Characterizing Impacts of Heterogeneity in Federated
 //! Learning upon Large-Scale Smartphone Data"). Their columns are `device`, `ready_start` and `ready_end`;

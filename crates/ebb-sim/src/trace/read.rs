@@ -20,9 +20,9 @@ pub struct ReadOptions {
     /// to 5,000.
     ///
     /// Intervals count as mixed if some begin more than 20 times as late as half, or a quarter, of all
-    /// intervals end. These must also be more than 20 times as long, and the two factors must have a product
-    /// of at least 200 * 200, by medians. Late alone or long alone does not show another unit. Intervals are
-    /// not checked if the file gives observation periods, because intervals outside them are refused.
+    /// intervals end. These must also be more than 20 times as long. By medians, the two factors must have a
+    /// product of at least 200 * 200. Late alone or long alone does not show another unit. Intervals are not
+    /// checked if the file gives observation periods, because intervals outside them are refused.
     pub check_units: bool,
     /// How clients of the file map to clients of the trace.
     pub numbering: Numbering,
