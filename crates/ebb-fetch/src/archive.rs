@@ -1,4 +1,5 @@
-//! Wanted files out of archives. Nothing else in an archive is looked at, so no name in it can lead anywhere.
+//! Extracts wanted files from archives. All other entries are skipped, so no name in an archive can lead
+//! anywhere.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom, Write};
@@ -11,16 +12,16 @@ use zip::ZipArchive;
 use crate::FetchError;
 use crate::error::{IoContext, SourceError};
 
-/// What is done with a wanted file: its name in the archive, and its content.
+/// Receives a wanted file: its name in the archive, and its content.
 pub(crate) type FileHandler<'a> = dyn FnMut(&str, &mut dyn Read) -> Result<(), SourceError> + 'a;
 
-/// No more than this is unpacked in memory.
+/// The largest size of an archive that is unpacked in memory.
 const MAX_UNPACKED_BYTES: u64 = 1 << 29;
 
-/// No tar of a known set has more bytes than this.
+/// The largest size of a tar; those of all known sets are smaller.
 const MAX_TAR_BYTES: u64 = 1 << 32;
 
-/// Takes wanted files out of a compressed tar.
+/// Extracts wanted files from a compressed tar.
 pub(crate) fn extract_tgz(
     path: &Path,
     wanted: &[&str],
@@ -29,7 +30,7 @@ pub(crate) fn extract_tgz(
     extract_tar(MultiGzDecoder::new(open(path)?), wanted, handle)
 }
 
-/// Takes wanted files out of a zip.
+/// Extracts wanted files from a zip.
 pub(crate) fn extract_zip(
     path: &Path,
     wanted: &[&str],
@@ -44,7 +45,7 @@ pub(crate) fn extract_zip(
     Ok(())
 }
 
-/// Takes wanted files out of a Debian package: an `ar` archive with a tar of what gets installed.
+/// Extracts wanted files from a Debian package: an `ar` archive that contains a tar of the installed files.
 pub(crate) fn extract_deb(
     path: &Path,
     wanted: &[&str],
@@ -64,11 +65,11 @@ pub(crate) fn extract_deb(
         ".zst" => {
             extract_tar(ruzstd::decoding::StreamingDecoder::new(data).map_err(damaged)?, wanted, handle)
         }
-        _ => Err(damaged(format!("{name} is compressed in a way not known here"))),
+        _ => Err(damaged(format!("the compression of {name} is not supported"))),
     }
 }
 
-/// Takes wanted files out of a tar.
+/// Extracts wanted files from a tar.
 fn extract_tar(tar: impl Read, wanted: &[&str], handle: &mut FileHandler<'_>) -> Result<(), SourceError> {
     extract_limited_tar(LimitedReader { from: tar, n_read: 0, limit: MAX_TAR_BYTES }, wanted, handle)
 }
@@ -80,7 +81,8 @@ fn extract_limited_tar(
 ) -> Result<(), SourceError> {
     let mut archive = Archive::new(tar);
     let mut remaining = wanted.to_vec();
-    // Raw: the name is what the header holds. One that stands elsewhere may have any length, and no wanted file has it.
+    // Raw entries have the name of their header only. A longer name is stored elsewhere, and no wanted file
+    // has one.
     for entry in archive.entries().map_err(damaged)?.raw(true) {
         if remaining.is_empty() {
             return Ok(());
@@ -99,7 +101,7 @@ fn extract_limited_tar(
     }
 }
 
-/// Goes to where `data.tar` begins, and tells its whole name and length.
+/// Seeks to the start of the `data.tar` member, and returns its full name and length.
 fn find_data_member(package: &mut BufReader<File>) -> io::Result<(String, u64)> {
     let broken = |message: &str| io::Error::new(io::ErrorKind::InvalidData, message);
     let mut magic = [0; 8];
@@ -108,7 +110,7 @@ fn find_data_member(package: &mut BufReader<File>) -> io::Result<(String, u64)> 
         return Err(broken("not a Debian package"));
     }
     loop {
-        // Name, time, owner, group, mode, length and two bytes that end it; all text, filled up with blanks.
+        // Name, time, owner, group, mode, length and two end bytes; all are text, padded with blanks.
         let mut header = [0; 60];
         package.read_exact(&mut header)?;
         let field = |range| str::from_utf8(&header[range]).unwrap_or_default().trim_end();
@@ -117,7 +119,7 @@ fn find_data_member(package: &mut BufReader<File>) -> io::Result<(String, u64)> 
         if name.starts_with("data.tar") {
             return Ok((name.to_owned(), u64::from(n_bytes)));
         }
-        // Members begin at even places.
+        // Members begin at even offsets.
         package.seek(SeekFrom::Current(i64::from(n_bytes) + i64::from(n_bytes % 2)))?;
     }
 }
@@ -138,7 +140,7 @@ fn lzma_message(error: &lzma_rs::error::Error) -> String {
     }
 }
 
-/// A stream that fails, and does not just end, behind so many bytes.
+/// A stream that fails, instead of ending, after `limit` bytes.
 struct LimitedReader<R> {
     from: R,
     n_read: u64,
@@ -160,7 +162,7 @@ fn unpacks_too_large(limit: u64) -> io::Error {
     io::Error::other(format!("it unpacks to more than {limit} bytes"))
 }
 
-/// Bytes in memory, up to the limit.
+/// Bytes in memory, up to `MAX_UNPACKED_BYTES`.
 struct LimitedBuffer {
     bytes: Vec<u8>,
 }

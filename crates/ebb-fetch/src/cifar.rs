@@ -1,7 +1,7 @@
-//! CIFAR-10's batches, made again from pictures that hold the same pixels.
+//! CIFAR-10's batches, rebuilt from pictures with the same pixels.
 //!
-//! A batch is, image after image, the label, all of red, all of green, all of blue. In a PNG every row is an image,
-//! its pixels side by side; a WebP sheet is cut into tiles of 32 x 32.
+//! A batch holds for each image the label, then the red, green and blue planes. In a PNG each row of pixels
+//! is one image. A WebP sheet consists of tiles of 32 x 32 pixels.
 
 use std::io::{BufRead, Cursor, Seek};
 
@@ -11,7 +11,7 @@ use png::{BitDepth, ColorType, Decoder};
 const SIDE: usize = 32;
 const CHANNELS: usize = 3;
 
-/// The batch of a PNG with an image a row; the labels are as many as it has rows.
+/// The batch of a PNG with one image per row; `labels` has one label per row.
 pub(crate) fn batch_from_rows(picture: &[u8], labels: &[u8]) -> Result<Vec<u8>, String> {
     let undecodable = |error| format!("a picture that cannot be decoded ({error})");
     let mut reader = Decoder::new(Cursor::new(picture)).read_info().map_err(undecodable)?;
@@ -32,7 +32,7 @@ pub(crate) fn batch_from_rows(picture: &[u8], labels: &[u8]) -> Result<Vec<u8>, 
     Ok(batch)
 }
 
-/// The batch of a lossless WebP sheet of tiles; the labels are as many as it has tiles.
+/// The batch of a lossless WebP sheet of tiles; `labels` has one label per tile.
 pub(crate) fn batch_from_tiles(picture: impl BufRead + Seek, labels: &[u8]) -> Result<Vec<u8>, String> {
     let undecodable = |error| format!("a picture that cannot be decoded ({error})");
     let mut decoder = WebPDecoder::new(picture).map_err(undecodable)?;
@@ -58,7 +58,7 @@ pub(crate) fn batch_from_tiles(picture: impl BufRead + Seek, labels: &[u8]) -> R
     Ok(batch)
 }
 
-/// The labels of an IDX file, decompressed.
+/// The labels of a decompressed IDX file.
 pub(crate) fn parse_idx_labels(content: &[u8]) -> Result<&[u8], String> {
     match content {
         [0, 0, 8, 1, a, b, c, d, labels @ ..]
@@ -66,19 +66,19 @@ pub(crate) fn parse_idx_labels(content: &[u8]) -> Result<&[u8], String> {
         {
             Ok(labels)
         }
-        _ => Err("what is no IDX file of labels, or not a whole one".to_owned()),
+        _ => Err("a file that is not a complete IDX file of labels".to_owned()),
     }
 }
 
-/// The labels that belong to a picture: so many, from the first.
+/// The labels of a picture: `count` of them, from `first` on.
 pub(crate) fn labels_of_part(labels: &[u8], first: usize, count: usize) -> Result<&[u8], String> {
     first
         .checked_add(count)
         .and_then(|end| labels.get(first..end))
-        .ok_or_else(|| format!("{} labels, where {count} from {first} on are needed", labels.len()))
+        .ok_or_else(|| format!("{} labels, but {count} from label {first} on are needed", labels.len()))
 }
 
-/// Images in a batch of so many bytes.
+/// The number of images in a batch of this many bytes.
 pub(crate) fn n_images(n_bytes: u64) -> usize {
     n_bytes as usize / (1 + SIDE * SIDE * CHANNELS)
 }
@@ -90,7 +90,7 @@ fn check_count(n_images: usize, labels: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Takes pixels apart: all of red, all of green, all of blue.
+/// Splits pixels into the red, green and blue planes.
 fn push_planes(pixels: &[u8], batch: &mut Vec<u8>) {
     for channel in 0..CHANNELS {
         batch.extend(pixels.iter().skip(channel).step_by(CHANNELS));
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// Four images, every byte told from its neighbours.
+    /// The bytes of four images, each different from its neighbours.
     fn byte(image_idx: usize, pixel_idx: usize, channel: usize) -> u8 {
         (image_idx * 59 + pixel_idx * 7 + channel * 101) as u8
     }
@@ -162,7 +162,10 @@ mod tests {
         assert_eq!(batch_from_rows(&rows(4), &[0; 3]).unwrap_err(), message);
         assert_eq!(batch_from_tiles(Cursor::new(tiles()), &[0; 3]).unwrap_err(), message);
         assert_eq!(labels_of_part(&[5, 6, 7], 1, 2).unwrap(), [6, 7]);
-        assert_eq!(labels_of_part(&[5, 6, 7], 2, 2).unwrap_err(), "3 labels, where 2 from 2 on are needed");
+        assert_eq!(
+            labels_of_part(&[5, 6, 7], 2, 2).unwrap_err(),
+            "3 labels, but 2 from label 2 on are needed"
+        );
         assert!(labels_of_part(&[5], usize::MAX, 2).is_err());
     }
 
@@ -185,12 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_that_breaks_off_makes_no_other_batch() {
+    fn a_truncated_picture_never_makes_another_batch() {
         let (rows, tiles, labels) = (rows(4), tiles(), [3, 0, 9, 1]);
         let whole = expected(&labels);
         let check =
             |made: Result<Vec<u8>, String>| assert!(made.is_err() || made.is_ok_and(|made| made == whole));
-        // The last bytes of a picture hold checksums and marks, so all pixels may have come before.
+        // The last bytes of a picture hold checksums and end marks, so all pixels may be complete without
+        // them.
         (0..rows.len()).for_each(|n_left| check(batch_from_rows(&rows[..n_left], &labels)));
         (0..tiles.len()).for_each(|n_left| check(batch_from_tiles(Cursor::new(&tiles[..n_left]), &labels)));
         assert!(

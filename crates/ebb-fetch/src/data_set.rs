@@ -1,33 +1,33 @@
-//! A known data set, as data: what files it has, where they may lie and where they can be had.
+//! A known data set: its files, where they may be stored, and from where they can be fetched.
 
 use std::fmt;
 
-/// A data set that can be found, and mostly fetched.
+/// A data set that can be found in the data folder. Most can also be fetched.
 #[derive(Debug, Clone, Copy)]
 pub struct DataSet {
-    /// Its name on the command line, which is also its `kind` in a configuration where a reader knows it.
+    /// The name on the command line. It is also the `kind` in `[data]`, if the set has a reader.
     pub name: &'static str,
-    /// What it is called and what it holds, in a line.
+    /// The title and content in one line.
     pub title: &'static str,
-    /// Under which licence it is published, and whether anybody looked.
+    /// The licence of the set, and whether it was checked.
     pub licence: &'static str,
-    /// Its files, as they are when decompressed.
+    /// The files of the set; names and lengths are those when decompressed.
     pub files: &'static [DataFile],
-    /// Where readers look for it, in their order. Files are fetched into the first.
+    /// Where readers look for the set, in their order. Files are fetched into the first location.
     pub locations: &'static [DataLocation],
-    /// Where it can be had, in the order to try. None: it is only found.
+    /// The sources, in the order in which they are tried. Empty if the set cannot be fetched.
     pub sources: &'static [DataSource],
-    /// How to come by it without any of the sources.
+    /// How to get the set without any of the sources.
     pub by_hand: &'static str,
 }
 
 impl DataSet {
-    /// Bytes of all files when decompressed.
+    /// The bytes of all files when decompressed.
     pub fn n_bytes(&self) -> u64 {
         self.files.iter().map(|file| file.n_bytes).sum()
     }
 
-    /// The folder within the data folder that files are fetched into.
+    /// The folder inside the data folder into which files are fetched.
     pub fn folder(&self) -> &'static str {
         self.locations.first().map_or(self.name, |place| place.folder)
     }
@@ -38,114 +38,115 @@ impl DataSet {
     }
 }
 
-/// A file of a set.
+/// A file of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataFile {
-    /// Its name when decompressed; with `.gz` behind it the file is compressed.
+    /// The name when decompressed. A compressed file has the suffix `.gz`.
     pub name: &'static str,
-    /// Its length when decompressed.
+    /// The number of bytes when decompressed.
     pub n_bytes: u64,
-    /// What it is known by.
+    /// The digest by which the file is checked.
     pub digest: PinnedDigest,
 }
 
-/// The SHA-256 that a file is known by, in hexadecimal.
+/// A pinned SHA-256, in hexadecimal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PinnedDigest {
-    /// Of its decompressed bytes, so that it does not matter who compressed it.
+    /// The digest of the decompressed bytes, which does not depend on the compressor.
     Plain(&'static str),
-    /// Of the `.gz` as published, where nobody here has seen the decompressed bytes. Of a file that lies there
-    /// decompressed only the length can then be checked.
+    /// The digest of the published `.gz`, if that of the decompressed bytes is unknown. A decompressed file
+    /// is then checked by its length only.
     Gzip(&'static str),
 }
 
-/// A folder within the data folder, and how the files lie in it.
+/// A folder inside the data folder, and the layout of the files in it.
 #[derive(Debug, Clone, Copy)]
 pub struct DataLocation {
-    /// The folder's name.
+    /// The name of the folder.
     pub folder: &'static str,
-    /// How the files lie in it.
+    /// The layout of the files in the folder.
     pub layout: FileLayout,
 }
 
-/// How the files of a set lie in a folder.
+/// How the files of a set are stored in a folder.
 #[derive(Debug, Clone, Copy)]
 pub enum FileLayout {
-    /// Under their names with `.gz` behind them, or under their names; readers look in this order.
+    /// Under their names, with or without the suffix `.gz`. Readers look for the compressed file first.
     Files,
     /// Under their names, never compressed.
     PlainFiles,
-    /// As lossless WebP pictures of 32 x 32 tiles, with labels in IDX files: CIFAR-10 in two thirds of the space.
+    /// As lossless WebP sheets of 32 x 32 tiles, with labels in IDX files. CIFAR-10 needs a third less space
+    /// like this.
     Sheets(&'static [ImageSheet]),
 }
 
-/// A picture that holds the images of a file of CIFAR-10, whose labels are kept elsewhere.
+/// A picture with the images of a file of CIFAR-10, whose labels are stored elsewhere.
 #[derive(Debug, Clone, Copy)]
 pub struct ImageSheet {
-    /// The picture's name.
+    /// The name of the picture.
     pub picture: &'static str,
-    /// The name of what holds the labels.
+    /// The name of the file of labels.
     pub labels: &'static str,
-    /// Which of the labels belongs to the first image, from 0.
+    /// The index of the label of the first image, from 0.
     pub first_label: usize,
     /// The file that picture and labels make.
     pub file: &'static str,
 }
 
-/// Where files can be had.
+/// A source from which files can be fetched.
 #[derive(Debug, Clone, Copy)]
 pub enum DataSource {
-    /// Each file at a URL of its own: the base, then the member's `at`.
+    /// Each file at its own URL: the base, followed by the file's `path`.
     Urls {
-        /// What all URLs begin with.
+        /// The start of all URLs.
         base: &'static str,
         /// The files.
         files: &'static [SourceFile],
     },
     /// Files in an archive at a URL.
     Archive {
-        /// Where it is.
+        /// The URL of the archive.
         url: &'static str,
-        /// What kind of archive.
+        /// The format of the archive.
         format: ArchiveFormat,
-        /// More bytes than this it cannot have.
+        /// The largest size that the archive can have.
         max_bytes: u64,
         /// The files.
         files: &'static [SourceFile],
     },
     /// Files in a Debian package, downloaded by `apt-get`.
     Debian {
-        /// The package's name.
+        /// The name of the package.
         package: &'static str,
         /// The files.
         files: &'static [SourceFile],
     },
     /// Files in an npm package, downloaded by `npm`.
     Npm {
-        /// The package's name and version, as `name@1.2.3`.
+        /// The name and version of the package, as `name@1.2.3`.
         package: &'static str,
         /// The files.
         files: &'static [SourceFile],
     },
-    /// CIFAR-10 as PNG pictures with an image a row, in an npm package.
+    /// CIFAR-10 as PNG pictures with one image per row, in an npm package.
     NpmSheets {
-        /// The package's name and version, as `name@1.2.3`.
+        /// The name and version of the package, as `name@1.2.3`.
         package: &'static str,
         /// The pictures, whose labels are JSON lists.
         sheets: &'static [ImageSheet],
     },
 }
 
-/// A file at a source. If `at` ends in `.gz` the file is compressed there, and stays so.
+/// A file at a source. If `path` ends in `.gz`, the file is compressed there and stays compressed.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceFile {
-    /// What it is called there.
+    /// The path of the file at the source.
     pub path: &'static str,
-    /// The file it is.
+    /// The name of the file in the set.
     pub file: &'static str,
 }
 
-/// A kind of archive.
+/// The format of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArchiveFormat {
     /// A compressed tar.
@@ -167,7 +168,7 @@ impl fmt::Display for DataSource {
 }
 
 impl DataSource {
-    /// Where a browser finds the file, if this source is on the web.
+    /// The URL of the file for a browser, if this source is on the web.
     pub fn url_of(&self, file: &str) -> Option<String> {
         match self {
             DataSource::Urls { base, files } => files
@@ -177,7 +178,7 @@ impl DataSource {
             DataSource::Archive { url, files, .. } => files
                 .iter()
                 .find(|source_file| source_file.file == file)
-                .map(|source_file| format!("{url}, in which it is {}", source_file.path)),
+                .map(|source_file| format!("{url}, which contains it as {}", source_file.path)),
             _ => None,
         }
     }

@@ -1,4 +1,4 @@
-//! Files on their way into a set's folder: written aside, checked, then put in their place.
+//! Delivers files into the folder of a set: each is written elsewhere, checked, then moved into place.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -16,19 +16,19 @@ use crate::status::find_stored_file;
 use crate::verify::{Mismatch, find_mismatch, is_length_checked_only};
 use crate::{FetchError, Progress, WrongFiles};
 
-/// What is still missing of a set, and the folder it goes to, which nobody else changes meanwhile.
+/// The missing files of a set and their folder, which is locked meanwhile.
 pub(crate) struct Delivery {
     folder: PathBuf,
     missing: Vec<&'static DataFile>,
     fetched: Vec<&'static str>,
-    /// Wrong files, each to go when the right one is there.
+    /// Wrong files, each of which is removed once the right one is in place.
     mismatched: Vec<PathBuf>,
     lock: FolderLock,
 }
 
 impl Delivery {
-    /// Waits until nobody else fetches into the folder, then looks at what is there: right files stay, wrong ones are
-    /// refused or will be replaced.
+    /// Waits for the lock of the folder, then checks its files. Correct files stay. Wrong ones are refused or
+    /// will be replaced.
     pub(crate) fn begin(
         data_set: &DataSet,
         location: &DataLocation,
@@ -48,17 +48,18 @@ impl Delivery {
             match find_mismatch(&stored.path, stored.is_compressed, file)? {
                 None if is_length_checked_only(stored.is_compressed, file) => {
                     progress.message(&format!(
-                        "{}: already there, and as long as it should be",
+                        "{}: already present, with the right length",
                         stored.path.display()
                     ));
                 }
-                None => progress.message(&format!("{}: already there, and right", stored.path.display())),
+                None => progress.message(&format!("{}: already present and correct", stored.path.display())),
                 Some(mismatch) if wrong_files == WrongFiles::Refuse => {
                     return Err(mismatch.into_error(&stored.path));
                 }
                 Some(Mismatch { expected, found }) => {
                     let path = stored.path.display();
-                    progress.message(&format!("{path}: expected {expected}, found {found}; to be replaced"));
+                    progress
+                        .message(&format!("{path}: expected {expected}, found {found}; it will be replaced"));
                     missing.push(file);
                     mismatched.push(stored.path);
                 }
@@ -71,12 +72,12 @@ impl Delivery {
         &self.folder
     }
 
-    /// What is still missing.
+    /// The files that are still missing.
     pub(crate) fn missing(&self) -> &[&'static DataFile] {
         &self.missing
     }
 
-    /// Clears away what a whole set has no use for, and tells what came, in the order it came.
+    /// Removes leftovers if the set is complete, and returns the fetched files in the order of their arrival.
     pub(crate) fn finish(self, data_set: &DataSet) -> Vec<&'static str> {
         leftovers::remove_leftovers(data_set, &self.folder, &self.lock);
         self.fetched
@@ -87,7 +88,7 @@ impl Delivery {
         self.missing.iter().copied().find(|file| file.name == name)
     }
 
-    /// Those of a source's files that are missing here.
+    /// The files of a source that are missing here.
     pub(crate) fn missing_from(
         &self,
         files: &'static [SourceFile],
@@ -95,12 +96,12 @@ impl Delivery {
         files.iter().filter_map(|member| Some((member, self.missing_file(member.file)?))).collect()
     }
 
-    /// A folder for what is not yet checked, on the same disk. It goes when it is let go.
+    /// A temporary folder on the same disk for unchecked files. It is removed when dropped.
     pub(crate) fn scratch(&self) -> Result<TempDir, FetchError> {
         leftovers::scratch(&self.folder)
     }
 
-    /// Takes a file from a reader, by way of the scratch folder.
+    /// Installs a file from a reader, through the scratch folder.
     pub(crate) fn install_from(
         &mut self,
         file: &'static DataFile,
@@ -114,17 +115,18 @@ impl Delivery {
             Ok(_) => drop(new),
             Err(CopyError::Write(error)) => return Err(error).doing("writing", &path)?,
             Err(CopyError::Read(error)) => {
-                return Err(SourceError::Failed(format!("{}: cannot be unpacked: {error}", file.name)));
+                return Err(SourceError::Failed(format!("{}: it cannot be unpacked: {error}", file.name)));
             }
             Err(CopyError::TooLong) => {
                 let limit = max_bytes(file);
-                return Err(SourceError::Failed(format!("{}: has more than {limit} bytes", file.name)));
+                return Err(SourceError::Failed(format!("{}: it has more than {limit} bytes", file.name)));
             }
         }
         self.install(file, is_compressed, &path)?.map_err(|mismatch| mismatch_error(file.name, &mismatch))
     }
 
-    /// Checks a file that lies on the same disk and puts it in its place; or leaves it, and tells what is wrong.
+    /// Checks a file on the same disk and moves it into place. A wrong file stays, and the mismatch is
+    /// returned.
     pub(crate) fn install(
         &mut self,
         file: &'static DataFile,
@@ -138,7 +140,7 @@ impl Delivery {
         let [plain, gz] = [self.folder.join(file.name), self.folder.join(format!("{}.gz", file.name))];
         let (place, other) = if is_compressed { (gz, plain) } else { (plain, gz) };
         fs::rename(path, &place).doing("writing", &place)?;
-        // A wrong file under the other name would still be read.
+        // Readers would still use a wrong file under the other name.
         if self.mismatched.contains(&other) {
             fs::remove_file(&other).doing("removing", &other)?;
         }
@@ -149,24 +151,25 @@ impl Delivery {
     }
 }
 
-/// What is said of a source that gave another file than the known one.
+/// The error of a source that delivered another file than the known one.
 pub(crate) fn mismatch_error(name: &str, Mismatch { expected, found }: &Mismatch) -> SourceError {
     SourceError::Failed(format!("{name}: expected {expected}, found {found}"))
 }
 
-/// No form of the file has more bytes: what cannot be compressed grows by a header and a little for each block.
+/// The most bytes that any form of the file can have. Compression adds at most a header and a little per
+/// block.
 pub(crate) fn max_bytes(file: &DataFile) -> u64 {
     file.n_bytes + file.n_bytes / 1000 + 1024
 }
 
-/// Which side of a copy failed.
+/// The side of a copy that failed.
 pub(crate) enum CopyError {
     Read(io::Error),
     Write(io::Error),
     TooLong,
 }
 
-/// Copies all there is, up to a limit, and tells how it moves.
+/// Copies a reader to its end, up to a limit, and reports progress.
 pub(crate) fn copy(
     from: &mut dyn Read,
     to: &mut File,
@@ -190,9 +193,9 @@ pub(crate) fn copy(
     }
 }
 
-/// Makes the names in a folder safe.
+/// Syncs the entries of a folder to disk.
 fn sync_folder(folder: &Path) -> Result<(), FetchError> {
-    // Elsewhere a folder cannot be opened as a file, and a rename is as safe as it gets.
+    // Other systems cannot open a folder as a file; there a rename alone must do.
     if cfg!(unix) {
         File::open(folder).and_then(|folder| folder.sync_all()).doing("syncing", folder)?;
     }

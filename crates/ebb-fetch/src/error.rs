@@ -1,4 +1,4 @@
-//! Why a data set could not be had.
+//! Why a data set could not be fetched or checked.
 
 use std::fmt;
 use std::io;
@@ -6,106 +6,106 @@ use std::path::{Path, PathBuf};
 
 use ebb_settings::DATA_VARIABLE;
 
-/// Why a data set could not be had.
+/// Why a data set could not be fetched or checked.
 #[derive(Debug)]
 pub enum FetchError {
-    /// The system refused.
+    /// The operating system refused an operation.
     Io {
-        /// What was being done.
+        /// The operation.
         doing: &'static str,
-        /// To which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The data folder, or a set's folder within it, cannot be made or written.
+    /// The data folder, or the folder of a set inside it, cannot be created or written.
     Folder {
-        /// Which folder.
+        /// The folder that cannot be created or written.
         folder: PathBuf,
         /// The data folder.
         data: PathBuf,
-        /// Who named the data folder.
+        /// The option or variable that named the data folder.
         named_by: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file stands where a folder for data should be.
+    /// A file is where a folder for data should be.
     NotAFolder {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Who named the data folder.
+        /// The option or variable that named the data folder.
         named_by: &'static str,
     },
     /// The disk is full.
     DiskFull {
-        /// What could not be written.
+        /// The file that could not be written.
         path: PathBuf,
-        /// More bytes than this are not needed for what is missing.
+        /// The most bytes that the missing files need.
         bytes_needed: u64,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file is there, but it is not the known one.
+    /// A file differs from the known one.
     WrongFile {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What it should hold.
+        /// The expected content.
         expected: String,
-        /// What it holds.
+        /// The content that was found.
         found: String,
     },
-    /// Files are missing where a set was to be checked.
+    /// Files are missing from a set that was to be checked.
     Missing {
-        /// Which set.
+        /// The set.
         name: &'static str,
-        /// Where they were looked for.
+        /// The folder that was searched.
         folder: PathBuf,
-        /// Their names.
+        /// The names of the missing files.
         files: Vec<String>,
     },
-    /// The set has no source: it can only be put there by hand.
+    /// The set has no source and must be installed by hand.
     NoSource {
-        /// Which set.
+        /// The set.
         name: &'static str,
-        /// Where its files belong.
+        /// The folder for its files.
         folder: PathBuf,
-        /// How to come by it.
+        /// How to get the files by hand.
         by_hand: &'static str,
     },
-    /// No source had it.
+    /// Every source failed.
     AllFailed {
-        /// Which set.
+        /// The set.
         name: &'static str,
-        /// Where its files belong.
+        /// The folder for its files.
         folder: PathBuf,
-        /// What was tried.
+        /// The failure of every source.
         failures: Vec<Failure>,
-        /// The files that are still missing, each with where a browser finds it, if it does.
+        /// The files that are still missing, each with its URL for a browser, if it has one.
         missing: Vec<(&'static str, Option<String>)>,
-        /// How else to come by it.
+        /// How to get the files by hand.
         by_hand: &'static str,
     },
 }
 
-/// A source that did not give what it should have.
+/// The failure of one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Which source.
+    /// The source.
     pub source: String,
-    /// What went wrong.
+    /// The reason.
     pub reason: String,
-    /// What kind of failure that is.
+    /// The kind of failure.
     pub cause: Cause,
 }
 
-/// What a failure says about trying again.
+/// The kind of a failure, which decides whether to try again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// The source cannot be reached from here.
     Unreachable,
-    /// It was not tried, for a program is missing.
+    /// The source was not tried because a program is missing.
     Skipped,
-    /// Anything else.
+    /// Any other failure.
     Other,
 }
 
@@ -117,36 +117,36 @@ impl fmt::Display for FetchError {
                 let which = if folder == data { "this folder" } else { "the folder it is in" };
                 write!(
                     f,
-                    "{}: data cannot be put there: {source}; {named_by} names {which}: make it writable, or \
+                    "{}: data cannot be written there: {source}; make {which} writable (named by {named_by}), or \
                      name another with --data or in the variable {DATA_VARIABLE}",
                     folder.display()
                 )
             }
             FetchError::NotAFolder { file, named_by } => write!(
                 f,
-                "{}: is a file, where a folder for data is needed ({named_by} says where): move it away, or name \
+                "{}: it is a file, but a folder for data is needed there (named by {named_by}); move it away, or name \
                  another folder with --data or in the variable {DATA_VARIABLE}",
                 file.display()
             ),
             FetchError::DiskFull { path, bytes_needed, source } => write!(
                 f,
-                "writing {}: {source}; what is missing needs up to {bytes_needed} bytes: make room for it, or name \
+                "writing {}: {source}; the missing files need up to {bytes_needed} bytes; free some space, or name \
                  another folder with --data or in the variable {DATA_VARIABLE}",
                 path.display()
             ),
             FetchError::WrongFile { file, expected, found } => write!(
                 f,
-                "{}: expected {expected}, found {found}; move the file away, or have it replaced with --force",
+                "{}: expected {expected}, found {found}; move the file away, or replace it with --force",
                 file.display()
             ),
             FetchError::Missing { name, folder, files } => write!(
                 f,
-                "{}: {name} is not whole: {} missing; fetch it with: ebbflow data get {name}",
+                "{}: {name} is incomplete: {} missing; fetch it with: ebbflow data get {name}",
                 folder.display(),
                 files.join(", ")
             ),
             FetchError::NoSource { name, folder, by_hand } => {
-                write!(f, "{name} cannot be fetched: {by_hand}; its files belong in {}", folder.display())
+                write!(f, "{name} cannot be fetched: {by_hand}; put its files into {}", folder.display())
             }
             FetchError::AllFailed { name, folder, failures, missing, by_hand } => {
                 all_failed(f, name, folder, failures, missing, by_hand)
@@ -167,7 +167,7 @@ impl std::error::Error for FetchError {
 }
 
 impl FetchError {
-    /// Tells a full disk from other trouble: then so many bytes are needed.
+    /// Turns the error of a full disk into one that names the bytes needed.
     pub(crate) fn with_bytes_needed(self, bytes_needed: u64) -> Self {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         match self {
@@ -205,21 +205,21 @@ fn all_failed(
     Ok(())
 }
 
-/// What went wrong while a source was tried, and so whether the next one can help.
+/// Why a source failed, and so whether the next one can help.
 #[derive(Debug)]
 pub(crate) enum SourceError {
-    /// At the source: another may do better.
+    /// The source failed; another may succeed.
     Failed(String),
-    /// On the way to the source, as far as one can tell.
+    /// The source could probably not be reached.
     Unreachable(String),
     /// The source was not tried.
     Skipped(String),
-    /// On this machine: no source will do better.
+    /// This machine failed; no other source can help.
     Local(FetchError),
 }
 
 impl SourceError {
-    /// Adds which file it was about, if another source may have it.
+    /// Adds the name of the file, if another source may have it.
     pub(crate) fn with_file(self, name: &str) -> Self {
         match self {
             SourceError::Failed(reason) => SourceError::Failed(format!("{name}: {reason}")),
@@ -235,7 +235,7 @@ impl From<FetchError> for SourceError {
     }
 }
 
-/// Adds to an error of the system what was being done, and to what.
+/// Adds the operation and the path to an error of the operating system.
 pub(crate) trait IoContext<T> {
     fn doing(self, doing: &'static str, path: &Path) -> Result<T, FetchError>;
 }
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_helps_only_where_nothing_could_be_reached() {
+    fn a_network_is_suggested_only_if_no_source_was_reached() {
         use Cause::{Other, Skipped, Unreachable};
         check(&[Unreachable, Unreachable], "try again with a network");
         check(&[Unreachable, Skipped], "try again with a network");
@@ -273,14 +273,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_reported_with_what_is_needed() {
+    fn a_full_disk_is_reported_with_the_bytes_needed() {
         let path = Path::new("set/labels.part");
         let message = |kind: io::ErrorKind| {
             let failed: io::Result<()> = Err(kind.into());
             failed.doing("writing", path).unwrap_err().with_bytes_needed(7000).to_string()
         };
-        let expected = "writing set/labels.part: no storage space; what is missing needs up to 7000 bytes: make room \
-                        for it, or name another folder with --data or in the variable EBBFLOW_DATA";
+        let expected = "writing set/labels.part: no storage space; the missing files need up to 7000 bytes; free \
+                        some space, or name another folder with --data or in the variable EBBFLOW_DATA";
         assert_eq!(message(io::ErrorKind::StorageFull), expected);
         assert_eq!(message(io::ErrorKind::PermissionDenied), "writing set/labels.part: permission denied");
     }

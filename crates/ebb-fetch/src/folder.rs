@@ -1,4 +1,4 @@
-//! The folders that data goes into, made when something is to be put there.
+//! Creates the folders into which data is fetched.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use ebb_settings::DataFolder;
 
 use crate::FetchError;
 
-/// Makes a set's folder within the data folder if need be, and makes sure that it can be written.
+/// Creates the folder of a set inside the data folder if needed, and checks that it can be written.
 pub(crate) fn create_set_folder(data: &DataFolder, name: &str) -> Result<PathBuf, FetchError> {
     let set = data.path.join(name);
     if let Some(file) = [&data.path, &set].into_iter().find(|path| path.exists() && !path.is_dir()) {
@@ -20,7 +20,7 @@ pub(crate) fn create_set_folder(data: &DataFolder, name: &str) -> Result<PathBuf
         named_by: data.named_by,
         source,
     };
-    // If it cannot be made, that is for the right to write into the one above.
+    // If it cannot be created, the folder above is not writable.
     fs::create_dir_all(&set).map_err(|error| at(&data.path, error))?;
     tempfile::tempfile_in(&set).map_err(|error| at(&set, error))?;
     Ok(set)
@@ -41,25 +41,25 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_written_is_named_with_the_remedy() {
+    fn an_unwritable_folder_is_reported_with_the_remedy() {
         let above = tempfile::tempdir().unwrap();
         let file = above.path().join("file");
         fs::write(&file, "").unwrap();
         let folder = DataFolder { path: file.join("data"), named_by: DATA_VARIABLE };
         let error = create_set_folder(&folder, "set").unwrap_err().to_string();
-        let begins = format!("{}: data cannot be put there: ", folder.path.display());
-        let ends = "; EBBFLOW_DATA names this folder: make it writable, or name another with --data or in the \
+        let begins = format!("{}: data cannot be written there: ", folder.path.display());
+        let ends = "; make this folder writable (named by EBBFLOW_DATA), or name another with --data or in the \
                     variable EBBFLOW_DATA";
         assert!(error.starts_with(&begins) && error.ends_with(ends), "{error}");
     }
 
     #[test]
-    fn a_file_in_the_way_is_named_with_the_remedy() {
+    fn a_file_instead_of_a_folder_is_reported_with_the_remedy() {
         let data = tempfile::tempdir().unwrap();
         let file = data.path().join("file");
         fs::write(&file, "").unwrap();
         let expected = format!(
-            "{}: is a file, where a folder for data is needed (--data says where): move it away, or name another \
+            "{}: it is a file, but a folder for data is needed there (named by --data); move it away, or name another \
              folder with --data or in the variable EBBFLOW_DATA",
             file.display()
         );
@@ -70,7 +70,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_set_s_folder_that_cannot_be_written_is_told_apart_from_the_data_folder() {
+    fn an_unwritable_set_folder_differs_from_an_unwritable_data_folder() {
         use std::os::unix::fs::PermissionsExt;
         let data = tempfile::tempdir().unwrap();
         let set = data.path().join("set");
@@ -80,10 +80,10 @@ mod tests {
         if let Err(error) =
             create_set_folder(&DataFolder { path: data.path().to_owned(), named_by: "--data" }, "set")
         {
-            let begins = format!("{}: data cannot be put there: ", set.display());
+            let begins = format!("{}: data cannot be written there: ", set.display());
             assert!(error.to_string().starts_with(&begins), "{error}");
             assert!(
-                error.to_string().contains("; --data names the folder it is in: make it writable"),
+                error.to_string().contains("; make the folder it is in writable (named by --data)"),
                 "{error}"
             );
         }

@@ -1,4 +1,4 @@
-//! Getting a set: what is there is checked, what is missing is fetched from one source after the other.
+//! Gets a set: present files are checked, and missing ones are fetched from one source after the other.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -16,29 +16,29 @@ use crate::status::{SetStatus, find_stored, find_stored_file, status, status_at}
 use crate::verify::{Mismatch, find_mismatch, find_mismatch_of_bytes};
 use crate::{Cause, Failure, FetchError, Progress, cifar};
 
-/// What to do about a file that is there and is not the known one.
+/// What to do with a file that is present and differs from the known one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WrongFiles {
-    /// Say so, and touch nothing.
+    /// Report an error and change nothing.
     Refuse,
-    /// Put the right one in its place, once it is there and checked.
+    /// Replace it, once the right one is fetched and checked.
     Replace,
 }
 
-/// How it went.
+/// What a call to [`get`] found and fetched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FetchOutcome {
-    /// Where the set now is.
+    /// The set as it is now.
     pub status: SetStatus,
-    /// The files that were fetched. None: all were there, and right.
+    /// The files that were fetched. Empty if all were present and correct.
     pub fetched: Vec<&'static str>,
 }
 
-/// Gets a set into the data folder, which is made if need be.
+/// Gets a set into the data folder, which is created if needed.
 ///
-/// Files that are there and right stay. Whoever calls this while another process gets the set waits for it, and then
-/// looks again. What is missing comes from the first source that has it; sources that fail
-/// are named to `progress` with the reason, and all together in the error if none is left.
+/// Present and correct files stay. If another process is getting the set, this call waits for it and then
+/// checks again. Missing files come from the first source that has them. Failures are reported to `progress`,
+/// and in the error if no source is left.
 pub fn get(
     data_set: &DataSet,
     folder: &DataFolder,
@@ -46,8 +46,12 @@ pub fn get(
     progress: &mut dyn Progress,
 ) -> Result<FetchOutcome, FetchError> {
     if let Some(status) = verified(data_set, &folder.path, wrong_files, progress)? {
-        let right = if status.length_checked_only.is_empty() { ", and right" } else { "" };
-        progress.message(&format!("{} is already there{right}: {}", data_set.name, status.folder.display()));
+        let right = if status.length_checked_only.is_empty() { " and correct" } else { "" };
+        progress.message(&format!(
+            "{} is already present{right}: {}",
+            data_set.name,
+            status.folder.display()
+        ));
         leftovers::remove_leftovers_if_unlocked(data_set, &folder.path.join(data_set.folder()));
         return Ok(FetchOutcome { status, fetched: Vec::new() });
     }
@@ -94,8 +98,8 @@ pub fn get(
     }
 }
 
-/// Compares what is there with what is known of it, byte for byte; where that is only a length, `progress` is told, and
-/// the file stands in [`LocatedClient::by_length_only`]. An error names the first file that is wrong.
+/// Compares all files of a set with their digests. Files that only have a known length are reported to
+/// `progress` and listed in [`SetStatus::length_checked_only`]. An error names the first wrong file.
 pub fn check(data_set: &DataSet, data: &Path, progress: &mut dyn Progress) -> Result<SetStatus, FetchError> {
     let Some(place) = present_location(data_set, data) else {
         let SetStatus { folder, missing, .. } = status(data_set, data);
@@ -106,17 +110,17 @@ pub fn check(data_set: &DataSet, data: &Path, progress: &mut dyn Progress) -> Re
     if !status.length_checked_only.is_empty() {
         let files = status.length_checked_only.join(", ");
         progress
-            .message(&format!("{}: only the length could be checked of {files}", status.folder.display()));
+            .message(&format!("{}: only the length of {files} could be checked", status.folder.display()));
     }
     Ok(status)
 }
 
-/// The first place where files of all names are, which is where readers take them from.
+/// The first location that has files of all names, from which readers take them.
 fn present_location(data_set: &DataSet, data: &Path) -> Option<&'static DataLocation> {
     data_set.locations.iter().find(|place| status_at(data_set, place, data).missing.is_empty())
 }
 
-/// The set, if it is there; wrong files are refused, or it counts as not there.
+/// The set if it is complete; wrong files are refused, or the set counts as missing.
 fn verified(
     data_set: &DataSet,
     data: &Path,
@@ -127,13 +131,13 @@ fn verified(
         Ok(status) => Ok(Some(status)),
         Err(FetchError::Missing { .. }) => Ok(None),
         Err(FetchError::WrongFile { file, expected, found }) if wrong_files == WrongFiles::Replace => {
-            // What lies where files are fetched to is about to be looked at once more, and told then.
+            // The files at the location for fetched files are checked again later, and reported then.
             let target = data_set.locations.first().filter(|_| !data_set.sources.is_empty());
             let will_be_reported =
                 target.zip(present_location(data_set, data)).is_some_and(|(a, b)| std::ptr::eq(a, b));
             if !will_be_reported {
                 let file = file.display();
-                progress.message(&format!("{file}: expected {expected}, found {found}; it stays"));
+                progress.message(&format!("{file}: expected {expected}, found {found}; it is kept"));
             }
             Ok(None)
         }
@@ -176,7 +180,7 @@ fn check_files(
     Ok(())
 }
 
-/// Makes the batch of a sheet, for that is what is known.
+/// Rebuilds the batch of a sheet, because the digest is that of the batch.
 fn check_sheet(
     data_set: &DataSet,
     sheet: &ImageSheet,
@@ -192,7 +196,7 @@ fn check_sheet(
         FetchError::WrongFile { file: path.to_owned(), expected, found }
     };
     let content = decompressed(&labels.path, labels.is_compressed)?
-        .map_err(|error| wrong(&labels.path, format!("what cannot be decompressed ({error})")))?;
+        .map_err(|error| wrong(&labels.path, format!("data that cannot be decompressed ({error})")))?;
     let labels = cifar::parse_idx_labels(&content)
         .and_then(|all| cifar::labels_of_part(all, sheet.first_label, cifar::n_images(file.n_bytes)))
         .map_err(|found| wrong(&labels.path, found))?;
@@ -210,11 +214,11 @@ fn check_sheet(
     }
 }
 
-/// All bytes of a small file; within, why they cannot be decompressed.
+/// All bytes of a small file. The inner error is that of the decompression.
 fn decompressed(path: &Path, is_compressed: bool) -> Result<Result<Vec<u8>, std::io::Error>, FetchError> {
     let file = File::open(path).doing("reading", path)?;
     let mut content = Vec::new();
-    // Labels are a byte each: a megabyte is more than any set has.
+    // Each label has one byte, so a megabyte is more than any set needs.
     let read = match is_compressed {
         true => MultiGzDecoder::new(BufReader::new(file)).take(1 << 20).read_to_end(&mut content),
         false => file.take(1 << 20).read_to_end(&mut content),
@@ -230,8 +234,8 @@ fn record_failure(source: &DataSource, reason: String, cause: Cause, progress: &
     Failure { source: source.to_string(), reason, cause }
 }
 
-/// More bytes than this are not needed to get files from a source: archives lie there beside what they hold, and `npm`
-/// has a package in its cache, too.
+/// The most bytes that are needed to get files from a source. An archive needs space in addition to its
+/// files, and `npm` keeps a package in its cache, too.
 fn bytes_needed(source: &DataSource, missing: &[&DataFile]) -> u64 {
     let n_files: u64 = missing.iter().map(|file| max_bytes(file)).sum();
     match source {

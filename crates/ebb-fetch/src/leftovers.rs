@@ -1,4 +1,4 @@
-//! What a call leaves that another has to clear away: scratch folders if it was killed, parts if it was cut short.
+//! Leftovers of earlier calls: scratch folders of killed processes, and parts of interrupted downloads.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,26 +12,27 @@ use crate::lock::{FolderLock, try_lock_folder};
 
 const SCRATCH_PREFIX: &str = ".fetching-";
 
-/// A folder within a set's folder, and so on the same disk, for what is not yet checked. It goes when it is let go.
+/// A temporary folder inside the folder of a set, so on the same disk, for unchecked files. It is removed
+/// when dropped.
 pub(crate) fn scratch(folder: &Path) -> Result<TempDir, FetchError> {
     tempfile::Builder::new().prefix(SCRATCH_PREFIX).tempdir_in(folder).doing("making", folder)
 }
 
-/// Where a download is kept until it is whole.
+/// The path of a download until it is complete.
 pub(crate) fn partial_path(folder: &Path, url: &str) -> PathBuf {
     let name = url.rsplit('/').next().unwrap_or(url);
     folder.join(format!("{name}.part"))
 }
 
-/// Removes the scratch folders of killed processes. What cannot be removed does no harm.
+/// Removes scratch folders of killed processes. A folder that cannot be removed does no harm.
 pub(crate) fn remove_stale_scratch(folder: &Path, lock: &FolderLock) {
-    // Where nobody can be kept out, a scratch folder may be in use.
+    // Without an exclusive lock a scratch folder may be in use.
     if lock.is_exclusive {
         scratch_folders(folder).for_each(|path| drop(fs::remove_dir_all(path)));
     }
 }
 
-/// Removes what a whole set has no use for.
+/// Removes leftovers that a complete set does not need.
 pub(crate) fn remove_leftovers(data_set: &DataSet, folder: &Path, lock: &FolderLock) {
     remove_stale_scratch(folder, lock);
     if lock.is_exclusive {
@@ -39,8 +40,8 @@ pub(crate) fn remove_leftovers(data_set: &DataSet, folder: &Path, lock: &FolderL
     }
 }
 
-/// As [`clear`], for a set that was found whole: nothing is written if there is nothing to remove, and whoever
-/// fetches at this moment clears away himself.
+/// Does what [`remove_leftovers`] does for a set that was found complete. Nothing is written if there is
+/// nothing to remove. A process that is fetching at the moment removes its leftovers itself.
 pub(crate) fn remove_leftovers_if_unlocked(data_set: &DataSet, folder: &Path) {
     let anything = scratch_folders(folder).chain(partial_downloads(data_set, folder)).next().is_some();
     if let Some(lock) = anything.then(|| try_lock_folder(folder)).flatten() {
@@ -55,7 +56,7 @@ fn scratch_folders(folder: &Path) -> impl Iterator<Item = PathBuf> {
         .map(|entry| entry.path())
 }
 
-/// The parts of a set that are there.
+/// The existing partial downloads of a set.
 fn partial_downloads(data_set: &DataSet, folder: &Path) -> impl Iterator<Item = PathBuf> {
     let urls = data_set.sources.iter().flat_map(|source| match *source {
         DataSource::Urls { files, .. } => files.iter().map(|member| member.path).collect(),

@@ -1,12 +1,13 @@
-//! Gets known data sets into the data folder: which there are, whether they are there, where they come from.
+//! Gets known data sets into the data folder: lists them, checks what is present, and fetches what is
+//! missing.
 //!
-//! A set is data: its files with their pinned digests, the places where readers look for them, and the sources
-//! they can be had from, in the order to try them. [`sets`] lists the known ones, [`status`] what is there, [`check`]
-//! tells whether it is right, and [`get`] fetches what is missing.
+//! A data set is described by its files with pinned digests, the locations where readers look, and its
+//! sources in order. [`sets`] lists the known ones and [`status`] what is present. [`check`] verifies it, and
+//! [`get`] fetches what is missing.
 //!
-//! Nothing half-written is ever seen under a file's name: it is written elsewhere in the same folder, checked
-//! against its digest, brought safely to disk and then renamed. What was there before is never overwritten unless
-//! the caller says so.
+//! No half-written file is ever visible under its name. It is written elsewhere in the same folder, checked
+//! against its digest, synced to disk and then renamed. Existing files are never overwritten unless the
+//! caller asks for it.
 
 #![forbid(unsafe_code)]
 

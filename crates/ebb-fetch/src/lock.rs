@@ -1,4 +1,4 @@
-//! Who may change a set's folder: one process at a time, from its first look at what is there until it is done.
+//! The lock of a set's folder: one process at a time may change it, from its first check until it is done.
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -6,30 +6,32 @@ use std::path::Path;
 use crate::error::IoContext;
 use crate::{FetchError, Progress};
 
-/// The file that is locked. It stays, for whoever waits for it has it open.
+/// The file that is locked. It is never removed, because waiting processes have it open.
 const LOCK_FILE: &str = ".lock";
 
-/// The right to change a folder, until it is let go or the process ends.
+/// The exclusive right to change a folder, until it is dropped or the process ends.
 pub(crate) struct FolderLock {
     _file: File,
-    /// Whether others are kept out: not every disk can.
+    /// Whether others are kept out. Some file systems cannot lock.
     pub(crate) is_exclusive: bool,
 }
 
-/// Takes the lock of a folder; while another process has it, says so and waits.
+/// Locks a folder. Reports and waits while another process holds the lock.
 pub(crate) fn lock_folder(folder: &Path, progress: &mut dyn Progress) -> Result<FolderLock, FetchError> {
     let path = folder.join(LOCK_FILE);
     let file = open(&path).doing("writing", &path)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            progress
-                .message(&format!("{}: another process fetches into it; waiting for it", folder.display()));
+            progress.message(&format!(
+                "{}: another process is fetching into it; waiting for that process",
+                folder.display()
+            ));
             file.lock().doing("locking", &path)?;
         }
         Err(TryLockError::Error(error)) => {
             progress.message(&format!(
-                "{} cannot be locked ({error}): nothing else should be fetched into it meanwhile",
+                "{} cannot be locked ({error}); do not fetch anything else into it meanwhile",
                 folder.display()
             ));
             return Ok(FolderLock { _file: file, is_exclusive: false });
@@ -38,7 +40,7 @@ pub(crate) fn lock_folder(folder: &Path, progress: &mut dyn Progress) -> Result<
     Ok(FolderLock { _file: file, is_exclusive: true })
 }
 
-/// Takes the lock of a folder if that can be done at once.
+/// Locks a folder if no other process holds the lock.
 pub(crate) fn try_lock_folder(folder: &Path) -> Option<FolderLock> {
     let file = open(&folder.join(LOCK_FILE)).ok()?;
     file.try_lock().ok()?;

@@ -1,18 +1,18 @@
-//! What a caller hears while data comes in.
+//! Progress reports to the caller of a fetch.
 
-/// Told how fetching goes. What `begins` always `ends`, whether or not it went well.
+/// Receives the progress of a fetch. Every `start` is followed by a `finish`, also after a failure.
 pub trait Progress {
-    /// Something begins that moves so many bytes, if that is known.
+    /// An operation starts that moves `total` bytes, if the number is known.
     fn start(&mut self, what: &str, total: Option<u64>);
-    /// This many more bytes of it are there.
+    /// This many more bytes have moved.
     fn advance(&mut self, n_bytes: u64);
-    /// It is over.
+    /// The operation is over.
     fn finish(&mut self);
-    /// A line worth reading: what was found, which source failed and why.
+    /// A line for the user, for example which source failed and why.
     fn message(&mut self, line: &str);
 }
 
-/// Tells nobody.
+/// Ignores all reports.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoProgress;
 

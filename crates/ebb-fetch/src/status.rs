@@ -1,4 +1,4 @@
-//! What of a set is there, by name and length: cheap enough to list all sets.
+//! Which files of a set are present, by name and length: cheap enough to list all sets.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,25 +6,26 @@ use std::path::{Path, PathBuf};
 use crate::data_set::{DataFile, DataLocation, DataSet, FileLayout, ImageSheet};
 use crate::verify::is_length_checked_only;
 
-/// What of a set is there. Whether it is right is for [`check`](crate::check) to say.
+/// Which files of a set are present. [`check`](crate::check) verifies their content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetStatus {
-    /// Where it was found, or where it belongs if nothing was.
+    /// The folder of the files, or the folder for them if none is present.
     pub folder: PathBuf,
-    /// The files that are there.
+    /// The files that are present.
     pub present: Vec<PathBuf>,
-    /// The names of those that are not.
+    /// The names of missing files.
     pub missing: Vec<String>,
-    /// The names of those that are there, not compressed, and longer or shorter than they should be.
+    /// The names of uncompressed files with a wrong length.
     pub wrong_length: Vec<String>,
-    /// The names of those of which only the length can be checked, as they lie there: their digest is known compressed.
+    /// The names of files of which only the length can be checked, because only the compressed digest is
+    /// known.
     pub length_checked_only: Vec<String>,
-    /// Bytes on disk of what is there.
+    /// The bytes on disk of the present files.
     pub n_bytes: u64,
 }
 
 impl SetStatus {
-    /// Whether all files are there, none of them with a wrong length.
+    /// Whether all files are present, none of them with a wrong length.
     pub fn is_complete(&self) -> bool {
         self.missing.is_empty() && self.wrong_length.is_empty()
     }
@@ -41,7 +42,8 @@ impl SetStatus {
     }
 }
 
-/// Looks for a set in the data folder: the first place that has files of all names, else the one that has most.
+/// Looks for a set in the data folder: the first location with files of all names, else the one with most
+/// files.
 pub fn status(data_set: &DataSet, data: &Path) -> SetStatus {
     let mut best = SetStatus::empty(data.join(data_set.folder()));
     best.missing.extend(data_set.files.iter().map(|file| file.name.to_owned()));
@@ -78,27 +80,27 @@ pub(crate) fn status_at(data_set: &DataSet, place: &DataLocation, data: &Path) -
     status
 }
 
-/// A file that is there.
+/// A file that is present.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoredFile {
     pub(crate) path: PathBuf,
-    /// Whether it is compressed.
+    /// Whether the file is compressed.
     pub(crate) is_compressed: bool,
 }
 
-/// The file of this name, compressed or not, in the order of the readers.
+/// The file of this name, compressed or not, in the order in which readers look.
 pub(crate) fn find_stored(folder: &Path, name: &str, may_be_compressed: bool) -> Option<StoredFile> {
     let packed = StoredFile { path: folder.join(format!("{name}.gz")), is_compressed: true };
     let plain = StoredFile { path: folder.join(name), is_compressed: false };
     [packed, plain].into_iter().find(|file| (may_be_compressed || !file.is_compressed) && file.path.is_file())
 }
 
-/// As [`stored`], for a file of a set in a layout that keeps files under their names.
+/// Like [`find_stored`], for a file of a set in a layout that keeps the names of files.
 pub(crate) fn find_stored_file(folder: &Path, layout: FileLayout, file: &DataFile) -> Option<StoredFile> {
     find_stored(folder, file.name, matches!(layout, FileLayout::Files))
 }
 
-/// The names under which a set lies there, each once, and whether `.gz` may stand behind it.
+/// The names under which a set is stored, each once, and whether a suffix `.gz` is allowed.
 fn names(data_set: &DataSet, layout: FileLayout) -> Vec<(&'static str, bool)> {
     let sheets: &[ImageSheet] = match layout {
         FileLayout::Files => return data_set.files.iter().map(|file| (file.name, true)).collect(),
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
     use crate::set;
 
-    /// Files of a set, as long as they should be where that is known.
+    /// Creates files of a set, with the right length if it is known, and compares the status.
     fn check(set_name: &str, files: &[&str], folder: &str, n_there: usize, missing: &[&str]) {
         let data = tempfile::tempdir().unwrap();
         for file in files {

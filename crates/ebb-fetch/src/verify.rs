@@ -1,4 +1,4 @@
-//! Whether a file is the known one.
+//! Checks whether a file is the known one.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -11,7 +11,7 @@ use crate::FetchError;
 use crate::data_set::{DataFile, PinnedDigest};
 use crate::error::IoContext;
 
-/// What a file should hold, and what it holds instead.
+/// The expected content of a file, and the content that was found.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mismatch {
     pub(crate) expected: String,
@@ -24,7 +24,8 @@ impl Mismatch {
     }
 }
 
-/// Compares a file, compressed or not, with what is known of it. Nothing: it is right, as far as that is known.
+/// Compares a file, compressed or not, with its digest. `None` if it is correct as far as that can be
+/// checked.
 pub(crate) fn find_mismatch(
     path: &Path,
     is_compressed: bool,
@@ -47,12 +48,12 @@ pub(crate) fn find_mismatch(
     }
 }
 
-/// Whether nothing but the length of a file can be checked, as it lies there.
+/// Whether only the length of the stored file can be checked.
 pub(crate) fn is_length_checked_only(is_compressed: bool, file: &DataFile) -> bool {
     matches!(file.digest, PinnedDigest::Gzip(_)) && !is_compressed
 }
 
-/// As [`mismatch`], for bytes at hand.
+/// Like [`find_mismatch`], for bytes in memory.
 pub(crate) fn find_mismatch_of_bytes(bytes: &[u8], file: &DataFile) -> Option<Mismatch> {
     let (PinnedDigest::Plain(sha256) | PinnedDigest::Gzip(sha256)) = file.digest;
     let found = hex(&Sha256::digest(bytes));
@@ -67,18 +68,18 @@ fn compare_digest(
     n_bytes: u64,
 ) -> Result<Option<Mismatch>, FetchError> {
     let expected = || format!("sha256 {sha256}");
-    // One byte more than there should be tells a longer file, and ends one that unpacks to anything.
+    // One byte more than expected reveals a longer file, and bounds what is unpacked.
     let found = match digest(from.take(n_bytes.saturating_add(1))) {
         Ok((found, _)) if found == sha256 => return Ok(None),
         Ok((_, n_found)) if n_found > n_bytes => format!("more than its {n_bytes} bytes"),
         Ok((found, _)) => format!("sha256 {found}"),
         Err(error) if error.raw_os_error().is_some() => return Err(error).doing("reading", path),
-        Err(error) => format!("what cannot be decompressed ({error})"),
+        Err(error) => format!("data that cannot be decompressed ({error})"),
     };
     Ok(Some(Mismatch { expected: expected(), found }))
 }
 
-/// The SHA-256 of all there is, and how much that is.
+/// The SHA-256 and the number of all bytes.
 fn digest(mut from: impl Read) -> io::Result<(String, u64)> {
     let (mut hasher, mut n_bytes, mut buffer) = (Sha256::new(), 0, vec![0; 1 << 16]);
     loop {
@@ -105,7 +106,7 @@ mod tests {
     use super::*;
     use crate::samples::gzip;
 
-    /// Of `abc`, from the standard that defines SHA-256.
+    /// The SHA-256 of `abc`, from the standard that defines it.
     const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gzip_that_breaks_off_is_wrong_wherever_it_does() {
+    fn a_gzip_truncated_anywhere_is_wrong() {
         let whole = gzip(b"abc");
         for n_left in 0..whole.len() {
             let folder = tempfile::tempdir().unwrap();
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_known_by_its_gzip_is_checked_by_length_where_it_is_not_one() {
+    fn a_file_pinned_by_its_gzip_is_checked_by_length_if_decompressed() {
         check(b"abc", true, PinnedDigest::Gzip(ABC), None);
         check(b"", true, PinnedDigest::Gzip(ABC), Some(&format!("sha256 {EMPTY}")));
         check(b"xyz", false, PinnedDigest::Gzip(ABC), None);

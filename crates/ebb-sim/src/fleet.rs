@@ -1,4 +1,5 @@
-//! Plays a world: takes the roll, trains whoever is there, and lets answers arrive when they would.
+//! Plays a world: reports who is up, trains the selected clients, and delivers updates when they would
+//! arrive.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -27,19 +28,20 @@ pub struct SimFleet {
     backend: Box<dyn Backend>,
     seed: u64,
     round: RoundNo,
-    /// Virtual time: when the round began, and now.
+    /// Virtual time in seconds: when the round began, and now.
     round_start_s: f64,
     now_s: f64,
     up: Bits,
     busy: Bits,
     memories: ClientMemories,
     in_flight: Vec<InFlight>,
-    /// In a replay, who is at a job that it had in the record too and did not answer on time: it is busy as long as it was then.
+    /// Clients of a replay whose recorded update was late or lost. They stay busy for as long as in the
+    /// record.
     busy_as_recorded: BTreeSet<ClientId>,
     response_info: ResponseInfo,
 }
 
-/// An answer that will arrive in a later round.
+/// An update that will arrive in a later round.
 struct InFlight {
     arrival: Arrival,
     client: ClientId,
@@ -47,29 +49,29 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// Whether anybody remembers having asked for it.
+    /// Whether the update is young enough to be accepted in this round.
     fn is_within_max_staleness(&self, number: RoundNo) -> bool {
         self.update.base_round.saturating_add(MAX_STALENESS_ROUNDS) >= number
     }
 }
 
-/// When an answer arrives.
+/// When an update arrives.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Arrival {
-    /// In this round, as a script has it.
+    /// In this round, by a script.
     InRound(RoundNo),
-    /// In the round that is open at this time.
+    /// In the round that is open at this virtual time, in seconds.
     AtTime(f64),
-    /// So long after the beginning of the first round in which its client is up.
+    /// This many seconds after the start of the first round in which its client is up.
     OnceUp(f64),
 }
 
-/// What will come of an order.
+/// The outcome of an assignment, known before any training.
 struct PlannedOutcome {
     steps: NonZeroU32,
     finish_s: f64,
     response: ScriptedUpdate,
-    /// When it arrives, unless in this round.
+    /// When the update arrives, if not in this round.
     late_arrival: Option<Arrival>,
 }
 
@@ -105,7 +107,7 @@ impl SimFleet {
         &self.world
     }
 
-    /// What comes of asking a client; `None`: silence.
+    /// Plans the outcome of an assignment; `None`: no update.
     fn planned_outcome(&self, assignment: &Assignment, wait: Wait) -> Option<PlannedOutcome> {
         let client = assignment.client;
         if let Some(replay) = &self.world.replay {
@@ -122,7 +124,7 @@ impl SimFleet {
         let requested = work.steps(self.task.samples(client));
         let planned = reply.steps().map_or(requested, |steps| steps.min(requested));
         let speed = &self.world.speed;
-        // An answer is as large as what was sent.
+        // The update is as large as what was sent to the client.
         let upload_s = self.world.link.upload_s(self.round, client, assignment.job.global.bytes());
         let window_s = self.window_s(wait);
         let total_s = |steps: NonZeroU32| speed.train_s(client, steps.get()) + upload_s;
@@ -131,7 +133,7 @@ impl SimFleet {
                 let steps = speed.steps_within(client, planned, upload_s, window_s)?;
                 (steps, total_s(steps).min(window_s))
             }
-            // What fits ends no later than the round, whatever the last digit of a sum says.
+            // Work that fits ends within the window, whatever the rounding of the sums.
             AfterDeadline::Late if fits_window(total_s(planned), window_s) => {
                 (planned, total_s(planned).min(window_s))
             }
@@ -148,7 +150,7 @@ impl SimFleet {
         Some(PlannedOutcome { steps, finish_s, late_arrival, response: reply })
     }
 
-    /// What the record says of asking a client, or what is guessed.
+    /// What the record holds for this assignment, or what is imputed.
     fn replayed_outcome(
         &self,
         replay: &Replay,
@@ -176,7 +178,7 @@ impl SimFleet {
         }
     }
 
-    /// Notes who goes on as in the record after being asked, and whose outcome is a guess.
+    /// Tracks the clients that stay busy as recorded, and those whose outcome is imputed.
     fn track_replayed(&mut self, assignments: &[Assignment]) {
         let Some(replay) = &self.world.replay else { return };
         let mut imputed = Imputed { rule: replay.imputation_rule(), clients: Vec::new() };
@@ -186,7 +188,7 @@ impl SimFleet {
             if is_imputed {
                 imputed.clients.push(client);
             }
-            // Whoever is busy goes on with what it has in hand.
+            // A busy client continues its earlier job.
             if !busy && !is_imputed && !matches!(outcome, RecordedOutcome::OnTime(_)) {
                 self.busy_as_recorded.insert(client);
             } else if !busy {
@@ -196,31 +198,31 @@ impl SimFleet {
         self.response_info.imputed = Some(imputed);
     }
 
-    /// The work of an order, in the unit that the world's law of work counts in.
+    /// The work of an assignment, in the unit that the world's completion model counts.
     fn planned_work(&self, assignment: &Assignment) -> Work {
         let work = assignment.job.work;
         let steps = || Amount::Steps(work.steps(self.task.samples(assignment.client)));
         Work { amount: if self.world.work.counts_steps() { steps() } else { work.amount }, ..work }
     }
 
-    /// Whether clients that are down answer when they are next up.
+    /// Whether clients that are down train when they are next up.
     fn responds_once_up(&self, wait: Wait) -> bool {
         wait.is_patient() && self.world.when_waited_for == WhenWaitedFor::NextUp
     }
 
-    /// Whether a client gets the job in this round.
+    /// Whether a client receives its job in this round.
     fn receives_job(&self, client: ClientId, wait: Wait) -> bool {
         let comes_online = wait.is_patient() && self.world.when_waited_for == WhenWaitedFor::Always;
         let comes_online = comes_online && !self.world.is_away(self.round, client);
         !self.busy.get(client.idx()) && (self.up.get(client.idx()) || comes_online)
     }
 
-    /// How long a round may be held open.
+    /// How long a round may stay open, in seconds.
     fn window_s(&self, wait: Wait) -> f64 {
         if wait.is_patient() { self.world.patience_s } else { self.world.deadline_s }
     }
 
-    /// How long the round is open; answers that would come after that are marked late.
+    /// Decides when the round closes. Updates that would arrive after that are marked late.
     fn close_round(
         &self,
         assignments: &[Assignment],
@@ -235,7 +237,8 @@ impl SimFleet {
         let on_time = |outcome: &&PlannedOutcome| outcome.late_arrival.is_none();
         let times: Vec<_> =
             outcomes.iter().flatten().filter(on_time).map(|outcome| outcome.finish_s).collect();
-        // Whoever comes when it is up again is not waited for, nor whoever is busy and was sent nothing.
+        // No round waits for a client that trains when it is next up, nor for a busy one that was sent
+        // nothing.
         let waited_for = |assignment: &&Assignment| {
             let idx = assignment.client.idx();
             !self.busy.get(idx) && (self.up.get(idx) || !self.responds_once_up(wait))
@@ -245,18 +248,20 @@ impl SimFleet {
         if let Some(quorum) = wait.quorum().filter(|quorum| (1..=times.len()).contains(quorum)) {
             return self.close_after_first(quorum, assignments, outcomes);
         }
-        // Where nobody was there to be asked, the server waits until the deadline; without one, for what is under way.
+        // With no client to wait for, the server waits until the deadline, or without one for the next update
+        // in flight.
         let all_on_time = n_waited_for > 0 && times.len() == n_waited_for;
         let window_s = if n_waited_for == 0 { self.world.deadline_s } else { self.window_s(wait) };
         match (all_on_time, window_s.is_infinite()) {
-            // Who was on time in a record may have taken longer than the deadline: a server grants some grace.
+            // A client that was on time in the record may exceed the deadline, because a server grants grace.
             (false, false) => window_s.max(slowest_s),
             (false, true) if times.is_empty() => self.next_arrival_s(),
             _ => slowest_s,
         }
     }
 
-    /// Takes so many answers, the first that come, and marks all others late; of those that come at the same moment a draw says who was first.
+    /// Accepts the first `quorum` updates and marks all others late. A draw decides between updates of the
+    /// same moment.
     fn close_after_first(
         &self,
         quorum: usize,
@@ -282,7 +287,7 @@ impl SimFleet {
         closes_s
     }
 
-    /// How long it is until the next answer that is under way arrives; 0 if there is none.
+    /// Seconds until the next update in flight arrives; 0 if there is none.
     fn next_arrival_s(&self) -> f64 {
         let times_s = self.in_flight.iter().filter_map(|one| match one.arrival {
             Arrival::AtTime(time_s) => Some(time_s - self.now_s),
@@ -291,7 +296,7 @@ impl SimFleet {
         times_s.min_by(f64::total_cmp).map_or(0.0, |time_s| time_s.max(0.0))
     }
 
-    /// Lets those that are up again begin the work they were given while they were down.
+    /// Starts the work of clients that were down when they got it and are up again.
     fn start_once_up(&mut self) {
         for one in &mut self.in_flight {
             if let Arrival::OnceUp(takes_s) = one.arrival
@@ -303,17 +308,17 @@ impl SimFleet {
         }
     }
 
-    /// Whether the client of an answer under way has still to do with it.
+    /// Whether the client of an update in flight is still busy with it.
     fn is_busy(&self, one: &InFlight) -> bool {
         match one.arrival {
-            // What a script lets arrive in a round does so before the round's orders.
+            // An update that a script lets arrive in a round does so before the round's jobs.
             Arrival::InRound(round) => round > self.round,
             Arrival::AtTime(time_s) => !has_arrived(time_s, self.now_s),
             Arrival::OnceUp(_) => true,
         }
     }
 
-    /// Whether an answer arrives in this round, which closes at this time.
+    /// Whether an update arrives in this round, which closes at this time.
     fn is_due(&self, one: &InFlight, closes_s: f64) -> bool {
         match one.arrival {
             Arrival::InRound(round) => round <= self.round,
@@ -322,7 +327,7 @@ impl SimFleet {
         }
     }
 
-    /// Passes on what was sent in earlier rounds and arrives in this one, which closes at this time.
+    /// Passes on updates of earlier rounds that arrive in this one, which closes at this time.
     fn deliver_late(&mut self, closes_s: f64, sink: &mut dyn UpdateSink) -> Result<u64, FleetError> {
         let (mut arriving, still_in_flight): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.in_flight).into_iter().partition(|one| self.is_due(one, closes_s));
@@ -338,13 +343,13 @@ impl SimFleet {
     }
 }
 
-/// Whether the clock has reached the moment of an answer: it took a length and a sum for each of the rounds
-/// in which the answer can be under way, the first among them.
+/// Whether the clock has reached the time of an update. Both are sums over the rounds that an update can be in
+/// flight, so their roundings are allowed for.
 fn has_arrived(time_s: f64, clock_s: f64) -> bool {
     is_within(time_s, clock_s, 2 * (MAX_STALENESS_ROUNDS + 1))
 }
 
-/// Nobody asks in fleets larger than this who would have answered, nor how long each took.
+/// The largest fleet for which the oracle reports absent clients and response times.
 const MAX_CLIENTS_FORESEEN: usize = 4096;
 
 impl Fleet for SimFleet {
@@ -353,7 +358,8 @@ impl Fleet for SimFleet {
         self.world.roll_call(number, self.task.as_ref(), census);
         self.round_start_s = self.now_s;
         self.up = census.up().clone();
-        // Whoever leaves takes its work along, and nobody begins what nobody remembers.
+        // A client that leaves takes its work along. Work that would exceed the maximum staleness is not
+        // started.
         let (number, enrolled) = (self.round, census.enrolled());
         self.in_flight.retain(|one| {
             let begun = !matches!(one.arrival, Arrival::OnceUp(_));
@@ -387,7 +393,7 @@ impl Fleet for SimFleet {
         let is_free = |client: &&ClientId| self.up.get(client.idx()) && !self.busy.get(client.idx());
         let n_probed = clients.len();
         let clients: Vec<_> = clients.iter().filter(is_free).copied().collect();
-        // Nobody knows that a client is silent until the deadline has passed.
+        // The server learns that a client is silent only when the deadline has passed.
         if clients.len() < n_probed && deadline_s.is_finite() {
             cost.elapsed_s = deadline_s;
         }
@@ -410,8 +416,8 @@ impl Fleet for SimFleet {
                 train_s,
                 upload_s: self.world.link.upload_s(self.round, client, job.global.bytes()),
             };
-            // The model goes down, a number comes back, and that takes as long as sending an answer; the slowest counts,
-            // but nobody is waited for beyond the deadline.
+            // The model goes down and a number comes back, which takes as long as an update. The slowest
+            // client counts, but no longer than the deadline.
             cost.bytes_down += job.global.bytes();
             cost.elapsed_s = cost.elapsed_s.max(result.upload_s.min(deadline_s));
             if result.upload_s <= deadline_s {
@@ -443,7 +449,7 @@ impl Fleet for SimFleet {
         self.response_info = ResponseInfo { response_times_s: on_time.collect(), imputed: None };
         self.track_replayed(assignments);
         if let Some(round_s) = self.world.availability.round_s() {
-            // The next round begins when the recording has it begin.
+            // A recording determines when the next round begins.
             elapsed_s = elapsed_s.max(round_s - (self.now_s - self.round_start_s));
         }
         let closes_s = self.now_s + elapsed_s;
@@ -456,7 +462,7 @@ impl Fleet for SimFleet {
                 cost.bytes_down += assignment.job.global.bytes();
             }
             let Some(outcome) = outcome else {
-                // It did the work, and it was lost.
+                // The client did the work, and the update was lost.
                 let is_lost =
                     self.world.work.is_lost(self.round, assignment.client, self.planned_work(assignment));
                 if is_lost && self.receives_job(assignment.client, wait) {
@@ -519,7 +525,7 @@ impl Fleet for SimFleet {
 
     fn oracle_silent(&self, job: &Arc<Job>, wait: Wait) -> Option<Vec<ClientId>> {
         let absent_come_online = wait.is_patient() && self.world.when_waited_for != WhenWaitedFor::Never;
-        // A guess is no oracle.
+        // An imputed outcome is not oracle knowledge.
         if absent_come_online || self.up.len() > MAX_CLIENTS_FORESEEN || self.world.replay.is_some() {
             return None;
         }
@@ -591,7 +597,7 @@ impl Arrival {
             0 => Ok(Arrival::InRound(round)),
             1 => Ok(Arrival::AtTime(time_s)),
             2 => Ok(Arrival::OnceUp(time_s)),
-            _ => Err(from.error("arrives", "is none of the ways to arrive")),
+            _ => Err(from.error("arrives", "has an unknown value")),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! A fleet in virtual time: who is up when, how fast clients are, and what of their work comes back.
+//! A fleet in virtual time: which clients are up, how fast they are, and how much of their work arrives.
 //!
-//! A [`World`] is what `[world]` describes. A [`SimFleet`] plays it: nothing waits, nothing is sent, and the
-//! engine cannot tell it from a real fleet. Whatever is random is a function of (seed, round, client), so
-//! that every method compared on a world sees the same world.
+//! A [`World`] is what `[world]` describes. A [`SimFleet`] plays it without waiting or sending; the engine
+//! cannot tell it from a real fleet. All randomness is a function of (seed, round, client), so methods that
+//! are compared on a world see the same world.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Who joins and who leaves, by a schedule.
+//! Arrivals and departures by a schedule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -8,36 +8,36 @@ use ebb_settings::{BuildContext, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
-/// Some clients, at the beginning of a round.
+/// Some clients that arrive or leave at the start of a round.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Event {
     round: RoundNo,
     clients: Vec<u32>,
-    /// One after another, so many rounds apart; without it, all at once.
+    /// The number of rounds between one client and the next. Without it, all arrive or leave at once.
     every: Option<NonZeroU32>,
 }
 
 impl Event {
-    /// One client, at the beginning of a round.
+    /// One client that arrives or leaves at the start of a round.
     pub(crate) fn single(round: RoundNo, client: u32) -> Event {
         Event { round, clients: vec![client], every: None }
     }
 
-    /// Who, and in which round.
+    /// Each client, with the round in which it arrives or leaves.
     fn per_client(&self) -> impl Iterator<Item = (u32, RoundNo)> + '_ {
         let rounds_apart = self.every.map_or(0, NonZeroU32::get);
         let round = move |at: usize| self.round.saturating_add(rounds_apart.saturating_mul(at as u32));
         self.clients.iter().enumerate().map(move |(at, &client)| (client, round(at)))
     }
 
-    /// Whether this event, the one at a place of its list, can be by itself.
+    /// Checks this event alone; `at` is its position in its list.
     fn check(&self, change: Change, at: usize, settings: &Settings<'_>) -> Result<(), SettingsError> {
         let BuildContext { n_clients, n_rounds, .. } = settings.context();
         let (setting_key, verb) = (change.setting_key(), change.verb());
         let wrong = |message: String| Err(settings.error(&format!("{setting_key}[{at}].clients"), message));
         if self.clients.is_empty() {
-            return wrong("this names nobody; name clients, or leave it out".to_owned());
+            return wrong("it names no client; name clients, or leave it out".to_owned());
         }
         if let Some(client) = self.clients.iter().find(|&&client| client as usize >= n_clients) {
             let last = n_clients.saturating_sub(1);
@@ -45,19 +45,19 @@ impl Event {
         }
         let mut seen = BTreeSet::new();
         if let Some(client) = self.clients.iter().find(|&&client| !seen.insert(client)) {
-            return wrong(format!("client {client} stands here twice; name it once"));
+            return wrong(format!("it names client {client} twice; name it once"));
         }
-        // Nobody may know how long the run is.
+        // The number of rounds may be unknown, which is 0 here.
         let Some(last) = n_rounds.checked_sub(1) else { return Ok(()) };
         self.per_client().find(|&(_, round)| round > last).map_or(Ok(()), |(client, round)| {
             let message = format!("client {client} {verb} in round {round}, but the last is round {last}");
-            let remedy = "so it never happens; give an earlier round, or more to run.rounds";
+            let remedy = "so it never happens; give an earlier round, or a larger run.rounds";
             Err(settings.error(&format!("{setting_key}[{at}].round"), format!("{message}, {remedy}")))
         })
     }
 }
 
-/// Which way a client goes.
+/// Whether a client arrives or leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     Arrival,
@@ -65,7 +65,7 @@ enum Change {
 }
 
 impl Change {
-    /// The list that says so.
+    /// The setting that lists such events.
     fn setting_key(self) -> &'static str {
         match self {
             Change::Arrival => "arrivals",
@@ -86,7 +86,7 @@ impl Change {
 pub(crate) struct Membership {
     arrivals: Vec<Event>,
     departures: Vec<Event>,
-    /// Clients that are not in from the start: the first thing the schedule says of them is that they arrive.
+    /// Clients that are not enrolled from the start, because their first event is an arrival.
     newcomers: BTreeSet<u32>,
 }
 
@@ -106,17 +106,17 @@ impl Membership {
         Ok(Membership { arrivals, departures, newcomers })
     }
 
-    /// What was recorded of all clients: nobody is in unless a record says so.
+    /// The membership that a record holds: a client is enrolled only while the record says so.
     pub(crate) fn from_record(arrivals: Vec<Event>, departures: Vec<Event>, n_clients: usize) -> Membership {
         Membership { arrivals, departures, newcomers: (0..n_clients as u32).collect() }
     }
 
-    /// Whether everybody is in from beginning to end.
+    /// Whether all clients are enrolled from beginning to end.
     pub(crate) fn is_static(&self) -> bool {
         self.arrivals.is_empty() && self.departures.is_empty() && self.newcomers.is_empty()
     }
 
-    /// Takes in and lets go whoever the schedule says.
+    /// Applies the events of a round.
     pub(crate) fn apply(&self, number: RoundNo, task: &dyn Task, census: &mut Census) {
         if number == 0 {
             let all = (0..task.n_clients()).map(ClientId::new);
@@ -133,7 +133,7 @@ impl Membership {
     }
 }
 
-/// Whether every client comes and goes by turns, and not both in one round.
+/// Checks that every client arrives and leaves in turns, and not both in one round.
 fn check_alternation(
     arrivals: &[Event],
     departures: &[Event],
@@ -154,16 +154,16 @@ fn check_alternation(
         let (by, verb) = (format!("{}[{by}]", from.setting_key()), change.verb());
         let reason = match change {
             _ if from != change => {
-                format!("in which it {} by {by}; give another round to one of them", from.verb())
+                format!("in which it {} by {by}; move one of the two to another round", from.verb())
             }
             Change::Arrival => {
                 format!(
-                    "but it is in since round {since} by {by}; let it leave between, or leave out one of them"
+                    "but it already arrived in round {since} by {by}; let it leave in between, or drop one of the two"
                 )
             }
             Change::Departure => {
                 format!(
-                    "but it is out since round {since} by {by}; let it arrive between, or leave out one of them"
+                    "but it already left in round {since} by {by}; let it arrive in between, or drop one of the two"
                 )
             }
         };
@@ -211,7 +211,7 @@ mod tests {
         departures: Vec<Event>,
     }
 
-    /// What is said of a schedule for 5 clients.
+    /// The error of a schedule for 5 clients, if it is refused.
     fn outcome(text: &str, n_rounds: u32) -> Result<(), String> {
         let tree = Tree::parse(&format!("[world]\n{text}"), "a.toml").unwrap();
         let settings = tree.table("world", BuildContext { seed: 1, n_clients: 5, n_rounds });
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn schedules_that_can_be_are_taken() {
+    fn possible_schedules_are_accepted() {
         for text in [
             "",
             "arrivals = [{ round = 0, clients = [1] }, { round = 9, clients = [2, 3] }]",
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn schedules_that_cannot_be_are_refused() {
+    fn impossible_schedules_are_refused() {
         let check = |text: &str, expected: &str| {
             let error = outcome(text, 10).unwrap_err();
             assert!(error.ends_with(&format!(": world.{expected}")), "{text}: {error}");
@@ -245,34 +245,34 @@ mod tests {
         );
         check(
             "departures = [{ round = 1, clients = [] }]",
-            "departures[0].clients = []: this names nobody; name clients, or leave it out",
+            "departures[0].clients = []: it names no client; name clients, or leave it out",
         );
         check(
             "arrivals = [{ round = 1, clients = [0] }, { round = 2, clients = [3, 1, 3] }]",
-            "arrivals[1].clients = [3, 1, 3]: client 3 stands here twice; name it once",
+            "arrivals[1].clients = [3, 1, 3]: it names client 3 twice; name it once",
         );
         check(
             "arrivals = [{ round = 1, clients = [3] }, { round = 4, clients = [2, 3] }]",
-            "arrivals[1].clients = [2, 3]: client 3 arrives in round 4, but it is in since round 1 by \
-             arrivals[0]; let it leave between, or leave out one of them",
+            "arrivals[1].clients = [2, 3]: client 3 arrives in round 4, but it already arrived in round 1 by \
+             arrivals[0]; let it leave in between, or drop one of the two",
         );
-        // Whichever stands first.
+        // The order of the list does not matter.
         check(
             "arrivals = [{ round = 4, clients = [2, 3] }, { round = 1, clients = [3] }]",
-            "arrivals[0].clients = [2, 3]: client 3 arrives in round 4, but it is in since round 1 by \
-             arrivals[1]; let it leave between, or leave out one of them",
+            "arrivals[0].clients = [2, 3]: client 3 arrives in round 4, but it already arrived in round 1 by \
+             arrivals[1]; let it leave in between, or drop one of the two",
         );
         check(
             "departures = [{ round = 1, clients = [3] }, { round = 4, clients = [3] }]",
-            "departures[1].clients = [3]: client 3 leaves in round 4, but it is out since round 1 by \
-             departures[0]; let it arrive between, or leave out one of them",
+            "departures[1].clients = [3]: client 3 leaves in round 4, but it already left in round 1 by \
+             departures[0]; let it arrive in between, or drop one of the two",
         );
         check(
             "departures = [{ round = 4, clients = [3] }]\narrivals = [{ round = 2, clients = [1, 2, 3], every = 1 }]",
             "departures[0].clients = [3]: client 3 leaves in round 4, in which it arrives by arrivals[0]; \
-             give another round to one of them",
+             move one of the two to another round",
         );
-        let remedy = "so it never happens; give an earlier round, or more to run.rounds";
+        let remedy = "so it never happens; give an earlier round, or a larger run.rounds";
         check(
             "arrivals = [{ round = 10, clients = [3] }]",
             &format!(

@@ -1,4 +1,4 @@
-//! Recorded membership: who was in from which round to which, out of a file.
+//! Recorded membership from a file: the rounds in which each client was enrolled.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use ebb_train::read::{Column, ColumnRole, RowLocation, Table, TableForm, find_fi
 use crate::membership::{Event, Membership};
 use crate::table_error::table_error;
 
-/// Reads a CSV or Parquet file with the columns `client`, `joined` and `left`, the last empty for those that stay.
-/// Rows may stand in any order.
+/// Reads a CSV or Parquet file with the columns `client`, `joined` and `left`. `left` is empty for clients
+/// that stay. Rows may be in any order.
 pub(crate) fn read(settings: &Settings<'_>, key: &str, file: &str) -> Result<Membership, SettingsError> {
     let path = find_file(settings, key, file)?;
     let spans =
@@ -21,7 +21,7 @@ pub(crate) fn read(settings: &Settings<'_>, key: &str, file: &str) -> Result<Mem
     Ok(Membership::from_record(arrivals, departures, settings.context().n_clients))
 }
 
-/// From when until when a client was in, and in which row that stands.
+/// The rounds in which a client was enrolled, and the row of the file.
 struct MembershipSpan {
     row: usize,
     client: u32,
@@ -29,7 +29,7 @@ struct MembershipSpan {
     left: Option<RoundNo>,
 }
 
-/// All stays, client by client and each after the one before.
+/// All spans, ordered by client and then by time.
 fn read_spans(file: &Path, n_clients: usize) -> Result<Vec<MembershipSpan>, String> {
     let columns = ["client", "joined", "left"];
     let meant = |name: &str| columns.contains(&name).then_some(ColumnRole::Category);
@@ -46,15 +46,17 @@ fn read_spans(file: &Path, n_clients: usize) -> Result<Vec<MembershipSpan>, Stri
     for pair in spans.windows(2) {
         let [before, MembershipSpan { row, client, joined, .. }] = pair else { continue };
         if before.client == *client && before.left.is_none_or(|left| left > *joined) {
-            let message =
-                format!("client {client} joins in round {joined}, when it is in by {}", place(before.row));
+            let message = format!(
+                "client {client} joins in round {joined}, but it is enrolled by {}",
+                place(before.row)
+            );
             return Err(wrong(*row, message + "; correct one of them"));
         }
     }
     Ok(spans)
 }
 
-/// What a row says, if it can be.
+/// The span of a row, if the row is valid.
 fn parse_span(table: &Table, row: usize, n_clients: usize) -> Result<MembershipSpan, String> {
     let whole_number = |name: &str| {
         let text = cell(table, name, row);
@@ -67,12 +69,12 @@ fn parse_span(table: &Table, row: usize, n_clients: usize) -> Result<MembershipS
         return Err(format!("there is no client {client}; give 0 to {}", n_clients.saturating_sub(1)));
     }
     if left.is_some_and(|left| left <= joined) {
-        return Err(format!("client {client} leaves before it was in; give a later round"));
+        return Err(format!("client {client} leaves before it joined; give a later round"));
     }
     Ok(MembershipSpan { row, client, joined, left })
 }
 
-/// What stands in a row, without blanks.
+/// The content of a cell, without surrounding blanks.
 fn cell<'t>(table: &'t Table, name: &str, row: usize) -> &'t str {
     let column = table.columns.iter().find(|(own, _)| own == name);
     match column.map(|(_, column)| column) {
@@ -91,7 +93,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A Parquet file of such columns.
+    /// A Parquet file of integer columns.
     pub(crate) fn parquet(columns: &[(&str, &[i64])]) -> Vec<u8> {
         let fields: String = columns.iter().map(|(name, _)| format!("required int64 {name};")).collect();
         let schema = parse_message_type(&format!("message m {{ {fields} }}")).unwrap();
@@ -120,7 +122,7 @@ pub(crate) mod tests {
         let expected = Ok(vec![(0, 0, None), (1, 0, Some(10)), (1, 20, None)]);
         assert_eq!(outcome("client,joined,left\n0,0,\n1,0,10\n1,20,\n"), expected);
         assert_eq!(outcome("client,joined,left\n1,20,\n0,0,\n1,0,10\n"), expected);
-        // Back in the round in which it left.
+        // The client comes back in the round in which it left.
         let expected = Ok(vec![(1, 0, Some(10)), (1, 10, None)]);
         assert_eq!(outcome("client,joined,left\n1,10,\n1,0,10\n"), expected);
     }
@@ -131,25 +133,25 @@ pub(crate) mod tests {
             assert_eq!(outcome(format!("client,joined,left\n{text}")), Err(format!("at/a.csv: {expected}")));
         };
         check("0,0,\n5,0,\n", "line 3: there is no client 5; give 0 to 4");
-        check("0,7,7\n", "line 2: client 0 leaves before it was in; give a later round");
+        check("0,7,7\n", "line 2: client 0 leaves before it joined; give a later round");
         check(
             "0,1,5\n0,4,\n",
-            "line 3: client 0 joins in round 4, when it is in by line 2; correct one of them",
+            "line 3: client 0 joins in round 4, but it is enrolled by line 2; correct one of them",
         );
         check("0,-1,\n", "line 2: expected a whole number as joined, found \"-1\"; correct it");
-        // Whatever the order, the line is that of the file.
+        // The line is that of the file, whatever the order of the rows.
         check("\r\n\n0,0,\r\n\n5,0,\n", "line 6: there is no client 5; give 0 to 4");
         check(
             "0,4,\n\n1,3,9\n0,1,5\n",
-            "line 2: client 0 joins in round 4, when it is in by line 5; correct one of them",
+            "line 2: client 0 joins in round 4, but it is enrolled by line 5; correct one of them",
         );
         check(
             "0,4,\n0,1,\n",
-            "line 2: client 0 joins in round 4, when it is in by line 3; correct one of them",
+            "line 2: client 0 joins in round 4, but it is enrolled by line 3; correct one of them",
         );
         check(
             "0,4,\n0,4,\n",
-            "line 3: client 0 joins in round 4, when it is in by line 2; correct one of them",
+            "line 3: client 0 joins in round 4, but it is enrolled by line 2; correct one of them",
         );
         assert_eq!(
             outcome("client,left\n0,1\n"),
@@ -168,12 +170,12 @@ pub(crate) mod tests {
             &[0, 1, 0],
             &[4, 0, 1],
             &[8, 9, 5],
-            "row 1: client 0 joins in round 4, when it is in by row 3; correct one of them",
+            "row 1: client 0 joins in round 4, but it is enrolled by row 3; correct one of them",
         );
     }
 
     #[test]
-    fn remedies_are_those_of_such_a_file() {
+    fn remedies_name_the_columns_of_the_file() {
         let check = |text: &str, expected: &str| {
             assert_eq!(outcome(text), Err(format!("at/a.csv: {expected}")));
         };

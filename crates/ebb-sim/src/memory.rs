@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ebb_round::{ClientId, Loader, Parcel, RoundNo, Saver, State, StateError};
 use ebb_train::Memory;
 
-/// The memories of all clients that have one.
+/// The state of every client that remembers anything.
 #[derive(Debug, Default)]
 pub(crate) struct ClientMemories {
     by_client: BTreeMap<ClientId, Memory>,
@@ -14,7 +14,7 @@ pub(crate) struct ClientMemories {
 }
 
 impl ClientMemories {
-    /// The client's memory in a round, after it was told up to which round it was heard.
+    /// The client's memory in a round, after the acknowledged rounds were committed.
     pub(crate) fn commit_until(
         &mut self,
         client: ClientId,
@@ -27,7 +27,7 @@ impl ClientMemories {
         }
     }
 
-    /// Notes what the client will remember once it is heard.
+    /// Stores what the client will remember once its update is acknowledged.
     pub(crate) fn stage(&mut self, client: ClientId, number: RoundNo, parcel: Parcel) {
         self.by_client.entry(client).or_default().stage(number, parcel);
     }

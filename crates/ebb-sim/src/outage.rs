@@ -1,10 +1,12 @@
-//! Clients that are away for some rounds, whatever their availability says: a region without power, a firmware that fails.
+//! Clients that are away for some rounds, whatever their availability: a region without power, or faulty
+//! firmware.
 
 use ebb_round::{Bits, ClientId, RoundNo};
 use ebb_settings::{Settings, SettingsError};
 use serde::{Deserialize, Serialize};
 
-/// Some clients, from the beginning of a round until that of another. They stay in the run, and in the objective.
+/// Clients that are away from one round until another. They stay enrolled and keep their share of the
+/// objective.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Outage {
@@ -13,14 +15,14 @@ pub(crate) struct Outage {
     clients: Vec<u32>,
 }
 
-/// Whether every outage has clients there are, and rounds.
+/// Checks that every outage names existing clients and at least one round.
 pub(crate) fn check(outages: &[Outage], settings: &Settings<'_>) -> Result<(), SettingsError> {
     let n_clients = settings.context().n_clients;
     for (at, outage) in outages.iter().enumerate() {
         let error =
             |key: &str, message: String| Err(settings.error(&format!("outages[{at}].{key}"), message));
         if outage.from >= outage.until {
-            return error("until", format!("not after from = {}; give a later round", outage.from));
+            return error("until", format!("it is not after from = {}; give a later round", outage.from));
         }
         if let Some(client) = outage.clients.iter().find(|&&client| client as usize >= n_clients) {
             let last = n_clients.saturating_sub(1);
@@ -30,13 +32,13 @@ pub(crate) fn check(outages: &[Outage], settings: &Settings<'_>) -> Result<(), S
     Ok(())
 }
 
-/// Whether an outage has a client in this round.
+/// Whether an outage holds the client in this round.
 pub(crate) fn is_away(outages: &[Outage], number: RoundNo, client: ClientId) -> bool {
     let mut now = outages.iter().filter(|outage| (outage.from..outage.until).contains(&number));
     now.any(|outage| outage.clients.contains(&client.number()))
 }
 
-/// Takes out whoever is away in this round.
+/// Clears the bits of clients that an outage holds in this round.
 pub(crate) fn apply(outages: &[Outage], number: RoundNo, up: &mut Bits) {
     for outage in outages.iter().filter(|outage| (outage.from..outage.until).contains(&number)) {
         let n_known = up.len();
@@ -52,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_is_away_is_down_for_just_these_rounds() {
+    fn a_client_is_down_exactly_in_the_rounds_of_its_outage() {
         let outages = [
             Outage { from: 2, until: 4, clients: vec![0, 1] },
             Outage { from: 3, until: 5, clients: vec![1, 2] },
@@ -72,7 +74,7 @@ mod tests {
         for (outage, expected) in [
             (
                 Outage { from: 3, until: 3, clients: vec![0] },
-                "outages[0].until: not after from = 3; give a later round",
+                "outages[0].until: it is not after from = 3; give a later round",
             ),
             (
                 Outage { from: 3, until: 4, clients: vec![9] },

@@ -1,4 +1,4 @@
-//! Plays a world without training anything: who is in, who is up, and figures of it.
+//! Plays a world without training: who is enrolled, who is up, and metrics of both.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use ebb_train::Task;
 
 use crate::World;
 
-/// The roll of a world, round by round. Nobody is asked for anything, so worlds that depend on who was asked are played
-/// as if nobody was.
+/// The roll calls of a world, round by round. No client is selected, so worlds that depend on selection are
+/// played as if no client ever took part.
 pub struct RollCalls {
     world: World,
     task: Arc<dyn Task>,
@@ -17,12 +17,12 @@ pub struct RollCalls {
 }
 
 impl RollCalls {
-    /// Before the first round.
+    /// Starts before the first round.
     pub fn new(world: World, task: Arc<dyn Task>) -> RollCalls {
         RollCalls { world, task, census: Census::new(), next_number: 0 }
     }
 
-    /// Plays the next round: who is in and who is up.
+    /// Plays the next round and returns who is enrolled and who is up.
     pub fn next_round(&mut self) -> &Census {
         self.world.roll_call(self.next_number, self.task.as_ref(), &mut self.census);
         self.next_number += 1;
@@ -30,31 +30,32 @@ impl RollCalls {
     }
 }
 
-/// How clients took part, counted round by round.
+/// The participation of all clients, counted round by round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Participation {
     clients: Vec<ClientParticipation>,
-    /// How many were up in each round.
+    /// The number of clients that were up in each round.
     n_up: Vec<u32>,
 }
 
-/// How one client took part.
+/// The participation of one client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientParticipation {
-    /// Rounds in which it was enrolled.
+    /// The number of rounds in which it was enrolled.
     pub rounds_enrolled: u32,
-    /// Of these, rounds in which it was up.
+    /// The number of those rounds in which it was up.
     pub rounds_up: u32,
     /// How many times it came up.
     pub n_spells: u32,
     /// How many times it went down, or was down from the start.
     pub n_gaps: u32,
-    /// The most rounds in a row in which it was enrolled and down.
+    /// The most consecutive rounds in which it was enrolled and down.
     pub longest_gap: u32,
-    /// Rounds with another before it in which it was enrolled too, and those where it was up in both.
+    /// The number of pairs of consecutive rounds in which it was enrolled, and of those in which it was up in
+    /// both.
     n_pairs: u32,
     n_pairs_up: u32,
-    /// Of the last round.
+    /// Its state in the last round.
     last_state: ClientState,
     current_gap: u32,
 }
@@ -87,12 +88,13 @@ impl ClientParticipation {
         self.last_state = now;
     }
 
-    /// The share of its rounds in which it was up.
+    /// The share of its enrolled rounds in which it was up.
     pub fn share(&self) -> f64 {
         f64::from(self.rounds_up) / f64::from(self.rounds_enrolled.max(1))
     }
 
-    /// What its state says of its next one: products of deviations in a row, and squares of deviations.
+    /// The sums for the lag-1 autocorrelation: of products of consecutive differences from the mean, and of
+    /// their squares.
     fn lag_1_sums(&self) -> (f64, f64) {
         let (share, pairs) = (self.share(), f64::from(self.n_pairs));
         (f64::from(self.n_pairs_up) - pairs * share * share, pairs * share * (1.0 - share))
@@ -100,7 +102,7 @@ impl ClientParticipation {
 }
 
 impl Participation {
-    /// Of so many clients, before the first round.
+    /// The participation of this many clients, before the first round.
     pub fn with_clients(n_clients: usize) -> Participation {
         Participation { clients: vec![ClientParticipation::default(); n_clients], n_up: Vec::new() }
     }
@@ -116,17 +118,17 @@ impl Participation {
         self.n_up.push(up.count() as u32);
     }
 
-    /// Client by client.
+    /// The participation of every client.
     pub fn clients(&self) -> impl ExactSizeIterator<Item = (ClientId, &ClientParticipation)> {
         self.clients.iter().enumerate().map(|(idx, client)| (ClientId::new(idx), client))
     }
 
-    /// How many were up, round by round.
+    /// The number of clients that were up, by round.
     pub fn n_up(&self) -> &[u32] {
         &self.n_up
     }
 
-    /// The share of all rounds of all clients in which they were up, of those in which they were in.
+    /// The share of all enrolled rounds of all clients in which the client was up.
     pub fn share(&self) -> f64 {
         let sum = |of: fn(&ClientParticipation) -> u32| {
             self.clients.iter().map(|client| f64::from(of(client))).sum::<f64>()
@@ -134,21 +136,21 @@ impl Participation {
         sum(|client| client.rounds_up) / sum(|client| client.rounds_enrolled).max(1.0)
     }
 
-    /// As many clients, always up alike, would be as uneven: the squared sum of rounds up over the sum of squares. All
-    /// rounds count, also those in which a client was not in.
+    /// The effective number of clients, `(sum r_i)^2 / sum r_i^2` where client i was up in `r_i` rounds. All
+    /// rounds count, also those in which a client was not enrolled.
     pub fn effective_clients(&self) -> f64 {
         let rounds = self.clients.iter().map(|client| f64::from(client.rounds_up));
         let (sum, squares) = rounds.fold((0.0, 0.0), |(sum, squares), up| (sum + up, squares + up * up));
         if squares > 0.0 { sum * sum / squares } else { 0.0 }
     }
 
-    /// The share of rounds in which nobody was up.
+    /// The share of rounds in which no client was up.
     pub fn empty_round_share(&self) -> f64 {
         self.n_up.iter().filter(|&&count| count == 0).count() as f64 / self.n_up.len().max(1) as f64
     }
 
-    /// The mean length of a spell of being up and of one of being down, in rounds; a spell that the last round cuts off
-    /// counts as it stands. `None` where there was none.
+    /// The mean length of a spell up and of a spell down, in rounds; `None` if there was none. A spell that
+    /// the last round cuts off counts as it is.
     pub fn mean_spells(&self) -> (Option<f64>, Option<f64>) {
         let sum = |of: fn(&ClientParticipation) -> u32| {
             self.clients.iter().map(|client| f64::from(of(client))).sum::<f64>()
@@ -158,8 +160,8 @@ impl Participation {
         (mean(up, sum(|client| client.n_spells)), mean(enrolled - up, sum(|client| client.n_gaps)))
     }
 
-    /// The correlation of a client's state with its state a round before, about its own share, over all clients; `None`
-    /// where no state ever changes.
+    /// The correlation of a client's state with its state one round before, around its own mean, over all
+    /// clients. `None` if no state ever changes.
     pub fn lag_1_autocorrelation(&self) -> Option<f64> {
         let sums = self.clients.iter().map(ClientParticipation::lag_1_sums);
         let (products, squares) = sums.fold((0.0, 0.0), |sums, own| (sums.0 + own.0, sums.1 + own.1));
@@ -173,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// The figures of rounds written as rows of `#` (up), `.` (down) and blanks (not enrolled).
+    /// The participation in rounds written as rows of `#` (up), `.` (down) and blanks (not enrolled).
     fn participation(rounds: &[&str]) -> Participation {
         let mut participation = Participation::default();
         let mut census = Census::new();
@@ -201,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_by_hand() {
+    fn metrics_match_values_computed_by_hand() {
         let participation = participation(&["##.", "#..", "##.", "#..", "#.."]);
         let clients: Vec<_> = participation.clients().map(|(_, client)| *client).collect();
         assert_eq!((clients[0].rounds_up, clients[1].rounds_up, clients[2].rounds_up), (5, 2, 0));
@@ -210,15 +212,15 @@ mod tests {
         assert!(
             (participation.share() - 7.0 / 15.0).abs() < 1e-12 && participation.empty_round_share() == 0.0
         );
-        // Shares 1, 0.4 and 0.
+        // The shares are 1, 0.4 and 0.
         assert!((participation.effective_clients() - 1.4 * 1.4 / 1.16).abs() < 1e-12);
         assert_eq!(participation.mean_spells(), (Some(7.0 / 3.0), Some(8.0 / 3.0)));
-        // Of the four pairs of the second client none is up twice: (0 - 4 x 0.16) / (4 x 0.4 x 0.6).
+        // Of the second client's four pairs none is up twice: (0 - 4 * 0.16) / (4 * 0.4 * 0.6).
         assert!((participation.lag_1_autocorrelation().unwrap() + 0.64 / 0.96).abs() < 1e-12);
     }
 
     #[test]
-    fn who_is_not_enrolled_does_not_count() {
+    fn clients_that_are_not_enrolled_do_not_count() {
         let participation = participation(&["# ", "#.", "  ", " #", ".#"]);
         let clients: Vec<_> = participation.clients().map(|(_, client)| *client).collect();
         assert_eq!((clients[0].rounds_enrolled, clients[0].rounds_up, clients[0].longest_gap), (3, 2, 1));
@@ -235,7 +237,7 @@ mod tests {
             .map(|_| (0..20).map(|_| if stream.bernoulli(0.3) { '#' } else { '.' }).collect())
             .collect();
         let participation = participation(&rows.iter().map(String::as_str).collect::<Vec<_>>());
-        // 40,000 pairs: the standard error is 0.005.
+        // With 40,000 pairs the standard error is 0.005.
         assert!(
             participation.lag_1_autocorrelation().unwrap().abs() < 0.02
                 && (participation.share() - 0.3).abs() < 0.01
@@ -245,7 +247,7 @@ mod tests {
 
     #[test]
     fn all_clients_and_all_rounds_count() {
-        // Somebody in for one round counts for one round, and who never joins for none.
+        // A client that was enrolled for one round counts for one, and one that never joined for none.
         let mut expected = Participation::with_clients(3);
         assert_eq!((expected.clients().len(), expected.effective_clients()), (3, 0.0));
         let mut census = Census::new();

@@ -1,5 +1,5 @@
-//! What was recorded of a run, played again: who was there when, and what came of asking those that were asked then. What would have come
-//! of asking others nobody saw; it is guessed by a rule that has a name.
+//! Replays the participation that another run recorded: who was up, and what selected clients returned.
+//! Outcomes that nobody observed are imputed by a named rule.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -18,24 +18,24 @@ use crate::membership::{Event, Membership};
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    /// The folder of a run, or a file of its rounds, relative to the file in which this is written.
+    /// The folder of a run or a file of its rounds, relative to the file of the settings.
     record: String,
     #[serde(default)]
     impute: ImputationRule,
-    /// The checksum of the rounds, if it matters that they are still the same.
+    /// The expected checksum of the rounds; without it any rounds are accepted.
     crc32: Option<String>,
 }
 
-/// What is taken to come of asking a client that was up and was not asked.
+/// The imputed outcome of a client that was up and was not selected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum ImputationRule {
-    /// It answers as often as it did when it was asked, and its answers are like those.
+    /// It responds as often as in the record, with outcomes drawn from its own.
     #[default]
     OwnRate,
-    /// It answers, with all of the work.
+    /// It returns all of the work.
     Answers,
-    /// It stays silent.
+    /// It returns nothing.
     Silent,
 }
 
@@ -49,61 +49,61 @@ impl ImputationRule {
     }
 }
 
-/// A run that is replayed.
+/// A recorded run.
 #[derive(Debug)]
 pub(crate) struct Replay {
     rounds: Vec<RecordedRound>,
     imputation: ImputationRule,
     seed: u64,
-    /// What is known of each client, and of all together.
+    /// The recorded responses of each client.
     client_histories: Vec<RecordedResponses>,
     fleet_history: RecordedResponses,
     bytes: Vec<u8>,
     remarks: Vec<String>,
 }
 
-/// What is known of a round.
+/// What the record holds for one round.
 #[derive(Debug)]
 struct RecordedRound {
     up: Bits,
     busy: Bits,
-    /// Of everybody who was asked, unless it is a guess itself.
+    /// The outcome of every selected client, except imputed ones.
     outcomes: BTreeMap<ClientId, RecordedOutcome>,
     n_selected: usize,
     elapsed_s: f64,
 }
 
-/// What comes of asking a client.
+/// The outcome of selecting a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum RecordedOutcome {
-    /// It answers on time.
+    /// Its update arrives on time.
     OnTime(OnTimeUpdate),
-    /// Its answer arrives in a later round.
+    /// Its update arrives in this later round.
     Late(RoundNo),
-    /// Nothing that could be used.
+    /// It returns nothing usable.
     Silent,
 }
 
-/// An answer on time.
+/// An update that arrives on time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct OnTimeUpdate {
-    /// Steps, if not all that were asked for.
+    /// The number of steps, if fewer than the job asked for.
     pub(crate) steps: Option<NonZeroU32>,
     pub(crate) took_s: f64,
 }
 
-/// What came of asking a client that was up and free.
+/// The recorded outcomes of a client that was selected while it was up and free.
 #[derive(Clone, Debug, Default)]
 struct RecordedResponses {
     n_selected: u32,
     on_time_updates: Vec<OnTimeUpdate>,
 }
 
-/// A client's own rate counts as if it had been asked so many times more, with the outcomes of the whole fleet.
+/// The number of observations at the fleet's response rate that are added to a client's own.
 const FLEET_PSEUDO_OBSERVATIONS: f64 = 1.0;
 
 impl Replay {
-    /// Reads what `[world.replay]` names, for a run of so many clients.
+    /// Reads the record that `[world.replay]` names, for the clients of the data.
     pub(crate) fn read(world: &Settings<'_>) -> Result<(Replay, Membership), SettingsError> {
         let settings = world.inner("replay");
         let table: Table = settings.parse()?;
@@ -114,7 +114,7 @@ impl Replay {
         let found = recorded.checksum();
         if table.crc32.as_ref().is_some_and(|wanted| *wanted != found) {
             let message = format!(
-                "the rounds in {} have {found}, so they are not those that this was written for; restore them, or leave this out",
+                "the rounds in {} have {found}, so they are not the expected ones; restore them, or leave out crc32",
                 path.display()
             );
             return Err(settings.error("crc32", message));
@@ -122,20 +122,20 @@ impl Replay {
         let n_clients = settings.context().n_clients;
         check_rows(&recorded.rows, n_clients)
             .map_err(|message| settings.error("record", format!("{}: {message}", path.display())))?;
-        // The record of the replay carries its own copy, so that it can be repeated from itself alone.
+        // The record of the replay holds its own copy of the rounds, so that the copy alone can repeat it.
         settings.resolve("record", REPLAYED);
         settings.resolve("crc32", found);
         let data = settings.at_path("data").text("kind").map(str::to_owned);
         let membership = membership(&recorded.rows, n_clients);
         let mut replay = Replay::new(recorded, table.impute, settings.context().seed, n_clients);
         if table.impute == ImputationRule::OwnRate && replay.fleet_history.n_selected == 0 {
-            let message = "nobody in this record was asked while it was up, so nobody has a rate; take \"answers\" or \"silent\"";
+            let message = "no client in this record was selected while it was up, so response rates are unknown; use \"answers\" or \"silent\"";
             return Err(settings.error("impute", message));
         }
         let n_rounds = replay.rounds.len();
         replay.remarks = vec![format!(
-            "replays the participation of {n_rounds} recorded rounds; outcomes of clients that were up and not asked are guesses \
-                 (impute = \"{}\"), clients that were down are taken to be silent",
+            "replays the participation of {n_rounds} recorded rounds; clients that were up and not selected are imputed \
+                 (impute = \"{}\"), clients that were down stay silent",
             table.impute.name()
         )];
         let proxy = |kind| {
@@ -151,7 +151,7 @@ impl Replay {
         for (row, number) in recorded.rows.iter().zip(0..) {
             for (&client, &base) in row.late.iter().zip(&row.late_base) {
                 let outcomes = rounds.get_mut(base as usize).map(|round| &mut round.outcomes);
-                // Where the answer to an earlier round was a guess, so is this.
+                // An update whose job was imputed is imputed, too.
                 if let Some(outcome) =
                     outcomes.and_then(|outcomes| outcomes.get_mut(&ClientId::new(client as usize)))
                 {
@@ -183,7 +183,7 @@ impl Replay {
         }
     }
 
-    /// What comes of asking a client that is busy or not, and whether that is a guess.
+    /// The outcome of selecting a client that is busy or not, and whether it is imputed.
     pub(crate) fn outcome(
         &self,
         number: RoundNo,
@@ -194,16 +194,16 @@ impl Replay {
         let Some(round) = self.rounds.get(number as usize) else { return (RecordedOutcome::Silent, false) };
         let recorded = round.outcomes.get(&client).copied();
         match (recorded, is_busy, round.busy.get(idx)) {
-            // At work for another round by the replay's own course.
+            // The client is busy for another round of the replay itself.
             (_, true, false) | (None, true, true) => (RecordedOutcome::Silent, false),
-            // That it was sent nothing says nothing of a client that is free.
+            // The recorded client was busy and was sent nothing, which says nothing about a free one.
             (Some(RecordedOutcome::Silent), false, true) => self.unselected_outcome(number, client),
             (Some(recorded), ..) => (recorded, false),
             (None, false, _) => self.unselected_outcome(number, client),
         }
     }
 
-    /// What comes of asking a client that was not asked.
+    /// The outcome of a client that was not selected in the record.
     fn unselected_outcome(&self, number: RoundNo, client: ClientId) -> (RecordedOutcome, bool) {
         let up = self.rounds[number as usize].up.get(client.idx());
         if up { (self.impute(number, client), true) } else { (RecordedOutcome::Silent, false) }
@@ -221,7 +221,7 @@ impl Replay {
         }
         let own = &self.client_histories[client.idx()].on_time_updates;
         let pool = if own.is_empty() { &self.fleet_history.on_time_updates } else { own };
-        // Where nobody ever answered it takes as long as the round was open.
+        // If no client ever responded, an update takes as long as the round was open.
         let whole = OnTimeUpdate { steps: None, took_s: self.rounds[number as usize].elapsed_s };
         let sampled = if pool.is_empty() { whole } else { pool[stream.below(pool.len())] };
         match self.imputation {
@@ -232,7 +232,7 @@ impl Replay {
         }
     }
 
-    /// How often a client that is up and free answers on time, as far as the record knows.
+    /// How often a client that is up and free responds on time, by the record.
     fn response_rate(&self, client: ClientId) -> f64 {
         let share = |history: &RecordedResponses| {
             history.on_time_updates.len() as f64 / f64::from(history.n_selected)
@@ -243,7 +243,7 @@ impl Replay {
         n_on_time / (f64::from(own.n_selected) + FLEET_PSEUDO_OBSERVATIONS)
     }
 
-    /// How long a client takes, as far as the record knows.
+    /// The client's mean response time in seconds, by the record.
     pub(crate) fn mean_response_time_s(&self, client: ClientId) -> f64 {
         let own = &self.client_histories[client.idx()].on_time_updates;
         let pool = if own.is_empty() { &self.fleet_history.on_time_updates } else { own };
@@ -256,7 +256,7 @@ impl Replay {
         self.rounds.get(number as usize).is_some_and(|round| round.busy.get(client.idx()))
     }
 
-    /// How long a round took in which just these were asked, if that is so.
+    /// The recorded length of a round, if the same clients were selected in it.
     pub(crate) fn elapsed_s(&self, number: RoundNo, assignments: &[Assignment]) -> Option<f64> {
         let round = self.rounds.get(number as usize)?;
         let same_number = assignments.len() == round.n_selected && assignments.len() == round.outcomes.len();
@@ -264,17 +264,17 @@ impl Replay {
             .then_some(round.elapsed_s)
     }
 
-    /// The rule for what nobody saw.
+    /// The rule for outcomes that nobody observed.
     pub(crate) fn imputation_rule(&self) -> &'static str {
         self.imputation.name()
     }
 
-    /// How many rounds were recorded.
+    /// The number of recorded rounds.
     pub(crate) fn n_rounds(&self) -> u32 {
         self.rounds.len() as u32
     }
 
-    /// The rounds as they were read.
+    /// The rounds, byte by byte as they were read.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -299,7 +299,7 @@ impl RecordedRound {
             let update = OnTimeUpdate { steps, took_s: took_s.unwrap_or(elapsed_s) };
             outcomes.insert(id(client), RecordedOutcome::OnTime(update));
         }
-        // Guesses of an earlier replay are not known any better now.
+        // Outcomes that an earlier replay imputed stay unknown.
         row.imputed.iter().for_each(|&client| {
             outcomes.remove(&id(client));
         });
@@ -307,7 +307,7 @@ impl RecordedRound {
     }
 }
 
-/// Where a record is: relative to the file in which that is written, and to the current folder where it is typed.
+/// The path of a record. It is relative to the file that names it, or to the current folder if it was typed.
 fn record_path(settings: &Settings<'_>, record: &str) -> PathBuf {
     match settings.error("record", "").origin {
         Some(Origin::File { file, .. }) => {
@@ -317,13 +317,13 @@ fn record_path(settings: &Settings<'_>, record: &str) -> PathBuf {
     }
 }
 
-/// Whether a run of so many clients can be told by these rows.
+/// Checks that these rows can be replayed with this many clients.
 fn check_rows(rows: &[Row], n_clients: usize) -> Result<(), String> {
     if rows.is_empty() {
-        return Err("no round is recorded yet; give a run that has some".to_owned());
+        return Err("no round is recorded yet; give a run with recorded rounds".to_owned());
     }
     if let Some((at, row)) = rows.iter().enumerate().find(|(at, row)| row.round as usize != *at) {
-        return Err(format!("line {} is round {}, not {at}; restore the file", at + 1, row.round));
+        return Err(format!("line {} holds round {}, not {at}; restore the file", at + 1, row.round));
     }
     let highest = |row: &Row| {
         let lists = [row.up(), row.busy(), row.selected(), row.whole(), row.partial(), row.late.clone()];
@@ -332,7 +332,7 @@ fn check_rows(rows: &[Row], n_clients: usize) -> Result<(), String> {
     };
     match rows.iter().filter_map(highest).max() {
         Some(client) if client as usize >= n_clients => Err(format!(
-            "it has a client {client}, for which [data] has nothing: its clients are 0 to {}; split the data among {} or more",
+            "the record has a client {client}, but [data] has only clients 0 to {}; split the data among {} or more",
             n_clients.saturating_sub(1),
             client + 1
         )),
@@ -340,7 +340,7 @@ fn check_rows(rows: &[Row], n_clients: usize) -> Result<(), String> {
     }
 }
 
-/// Who came and went when.
+/// The recorded arrivals and departures.
 fn membership(rows: &[Row], n_clients: usize) -> Membership {
     let events = |of: fn(&Row) -> &Vec<[u32; 2]>| {
         let each = |row: &Row| {
@@ -353,7 +353,7 @@ fn membership(rows: &[Row], n_clients: usize) -> Membership {
     Membership::from_record(events(|row| &row.joined), events(|row| &row.left), n_clients)
 }
 
-/// Who was up, by the record.
+/// Availability as recorded.
 pub(crate) struct RecordedAvailability(pub(crate) Arc<Replay>);
 
 impl Availability for RecordedAvailability {
@@ -403,7 +403,7 @@ mod tests {
         )
     }
 
-    /// What is read of such rounds under a seed, in a run of so many clients.
+    /// Reads such rounds under a seed, in a run of this many clients.
     fn read(rounds: &[&str], settings: &str, seed: u64, n_clients: usize) -> Result<Replay, String> {
         let folder = tempfile::tempdir().unwrap();
         let lines: String = rounds.iter().zip(0..).map(|(lists, round)| line(round, lists)).collect();
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_is_known_and_the_rest_is_not() {
+    fn recorded_outcomes_are_known_and_all_others_are_imputed() {
         let rounds = [
             "up=0,1,2 asked=0,1,3 whole=0 partial=1 partial_steps=4 absent=3 took_s=1.5,2.5",
             "up=0,1,2,3 busy=3 asked=2,3 absent=2,3",
@@ -444,19 +444,20 @@ mod tests {
         check(0, 0, false, on_time(0, 1.5), false);
         check(0, 1, false, on_time(4, 2.5), false);
         check(0, 2, false, RecordedOutcome::Silent, true);
-        // Down, and asked all the same.
+        // The client was down and selected all the same.
         check(0, 3, false, RecordedOutcome::Silent, false);
-        // Down, and not asked: taken to be silent, which is no guess of the rule's.
+        // The client was down and not selected. It is silent, which the rule does not impute.
         let down = super::tests::replay(&["up=0 asked=0 whole=0"], "impute = \"answers\"");
         assert_eq!(down.outcome(0, client(1), false), (RecordedOutcome::Silent, false));
         check(1, 2, false, RecordedOutcome::Late(2), false);
-        // It was busy then and was sent nothing. Now it may be free, or busy as it was then, or by another job.
+        // The client was busy then and was sent nothing. Now it may be free, busy as recorded, or busy with
+        // another job.
         check(1, 3, false, RecordedOutcome::Silent, true);
         check(1, 3, true, RecordedOutcome::Silent, false);
         check(1, 2, true, RecordedOutcome::Silent, false);
-        // Nobody knows when it answered, but it was before the round was over.
+        // Its response time is unknown, but not longer than the round.
         check(2, 0, false, on_time(0, 9.0), false);
-        // There was no such round.
+        // The record has no such round.
         check(3, 0, false, RecordedOutcome::Silent, false);
     }
 
@@ -476,13 +477,13 @@ mod tests {
     }
 
     #[test]
-    fn a_client_has_its_own_response_rate_and_a_little_of_the_fleets() {
+    fn a_response_rate_is_the_clients_own_shrunk_towards_the_fleets() {
         let rounds = ["up=0,1,2,3 asked=0,1 whole=0 absent=1", "up=0,1,2,3 asked=0,1 whole=0 absent=1"];
         let replay = replay(&rounds, "");
         let rates: Vec<_> = (0..4).map(|idx| replay.response_rate(client(idx))).collect();
-        // 2 of 2, 0 of 2, and 2 of 4 of all, which counts once.
+        // 2 of 2 and 0 of 2, and one observation at the fleet's 2 of 4.
         assert_eq!(rates, [2.5 / 3.0, 0.5 / 3.0, 0.5, 0.5]);
-        // Who was down, or busy, says nothing of those that are up and free.
+        // A client that was down or busy says nothing about clients that are up and free.
         let rounds = ["up=1,2,3 busy=1 asked=0,1,2 whole=2 absent=0,1"];
         let replay = super::tests::replay(&rounds, "");
         assert_eq!(replay.response_rate(client(2)), 1.0);
@@ -507,7 +508,8 @@ mod tests {
         let own = play(1, "own-rate");
         assert!(own.iter().all(|outcome| *outcome == RecordedOutcome::Silent || *outcome == on_time(3, 2.0)));
         let n_on_time = own.iter().filter(|outcome| **outcome != RecordedOutcome::Silent).count() as f64;
-        // 3 of 4, and 7 of 2008 of all, which counts once: 0.6 within three deviations of 2000 draws.
+        // 3 of 4, and one observation at the fleet's 7 of 2008: 0.6 within three standard deviations of 2000
+        // draws.
         let rate = (3.0 + 7.0 / 2008.0) / 5.0;
         assert!((n_on_time / 2000.0 - rate).abs() < 3.0 * (rate * (1.0 - rate) / 2000.0_f64).sqrt());
         assert!(own == play(1, "own-rate") && own != play(2, "own-rate"));
@@ -516,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_played_is_named_with_the_remedy() {
+    fn an_unusable_record_is_reported_with_the_remedy() {
         let check = |rounds: &[&str], settings: &str, n_clients, expected: &str| {
             assert_eq!(read(rounds, settings, 1, n_clients).unwrap_err(), expected);
         };
@@ -524,26 +526,26 @@ mod tests {
             &["up=0,3 asked=0 whole=0"],
             "",
             3,
-            "at/world.toml:2:1: world.replay.record = \"a.jsonl\": at/a.jsonl: it has a client 3, for which [data] has nothing: its \
-             clients are 0 to 2; split the data among 4 or more",
+            "at/world.toml:2:1: world.replay.record = \"a.jsonl\": at/a.jsonl: the record has a client 3, but [data] has only \
+             clients 0 to 2; split the data among 4 or more",
         );
         check(
             &[],
             "",
             4,
-            "at/world.toml:2:1: world.replay.record = \"a.jsonl\": at/a.jsonl: no round is recorded yet; give a run that has some",
+            "at/world.toml:2:1: world.replay.record = \"a.jsonl\": at/a.jsonl: no round is recorded yet; give a run with recorded rounds",
         );
         check(
             &["up=0,1 asked=2 absent=2"],
             "impute = \"own-rate\"",
             4,
-            "at/world.toml:3:1: world.replay.impute = \"own-rate\": nobody in this record was asked while it was up, so nobody has a \
-             rate; take \"answers\" or \"silent\"",
+            "at/world.toml:3:1: world.replay.impute = \"own-rate\": no client in this record was selected while it was up, so \
+             response rates are unknown; use \"answers\" or \"silent\"",
         );
         let error = read(&["up=0 asked=0 whole=0"], "crc32 = \"00000000\"", 1, 4).unwrap_err();
         assert!(error.starts_with(
             "at/world.toml:3:1: world.replay.crc32 = \"00000000\": the rounds in at/a.jsonl have "
         ));
-        assert!(error.ends_with("; restore them, or leave this out"), "{error}");
+        assert!(error.ends_with("; restore them, or leave out crc32"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! A world written down round by round: who answers what, with how many steps.
+//! A world that is written down round by round: which clients return what, after how many steps.
 
 use std::num::NonZeroU32;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::availability::Availability;
 
-/// One client's answer in a scripted round: `3`, or `{ client = 3, steps = 1, late = 2, sends = "nan" }`.
+/// One client's update in a scripted round: `3`, or `{ client = 3, steps = 1, late = 2, sends = "nan" }`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScriptedUpdate {
     client: u32,
@@ -28,31 +28,31 @@ pub enum Sends {
     /// Its update.
     #[default]
     Update,
-    /// An update with a number that is none.
+    /// Its update with the last number replaced by NaN.
     Nan,
-    /// An update with an infinite number.
+    /// Its update with the last number replaced by infinity.
     Infinity,
-    /// An update with its last number missing.
+    /// Its update without the last number.
     Short,
 }
 
 impl ScriptedUpdate {
-    /// A whole, honest answer in time.
+    /// A whole, valid update that arrives in time.
     pub(crate) fn whole(client: ClientId) -> ScriptedUpdate {
         ScriptedUpdate { client: client.number(), steps: None, late: 0, sends: Sends::Update }
     }
 
-    /// How many steps the client does, if fewer than asked.
+    /// The number of steps that the client does, if fewer than the job asks for.
     pub(crate) fn steps(&self) -> Option<NonZeroU32> {
         self.steps
     }
 
-    /// How many rounds later the answer arrives.
+    /// The number of rounds by which the update is late.
     pub(crate) fn rounds_late(&self) -> u32 {
         self.late
     }
 
-    /// Does to the update what the script says.
+    /// Corrupts the update as the script says.
     pub(crate) fn corrupt(&self, update: &mut Update) {
         let model = &mut update.delta.model;
         match (self.sends, model.last_mut()) {
@@ -82,11 +82,11 @@ impl<'de> Deserialize<'de> for ScriptedUpdate {
         impl<'de> Visitor<'de> for NumberOrTable {
             type Value = ScriptedUpdate;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a client's number, or a table such as { client = 3, steps = 1 }")
+                f.write_str("a client id, or a table such as { client = 3, steps = 1 }")
             }
             fn visit_i64<E: Error>(self, number: i64) -> Result<ScriptedUpdate, E> {
                 let client =
-                    u32::try_from(number).map_err(|_| E::custom("a client's number is not negative"))?;
+                    u32::try_from(number).map_err(|_| E::custom("a client id from 0 on is needed"))?;
                 Ok(ScriptedUpdate { client, steps: None, late: 0, sends: Sends::Update })
             }
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ScriptedUpdate, A::Error> {
@@ -103,12 +103,12 @@ impl<'de> Deserialize<'de> for ScriptedUpdate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AfterScript {
-    /// Everybody answers.
+    /// All clients return updates.
     #[default]
     Everyone,
-    /// Nobody does.
+    /// No client does.
     Nobody,
-    /// The script begins again.
+    /// The script starts again.
     Repeat,
 }
 
@@ -135,17 +135,17 @@ impl Script {
                     return wrong(format!("there is no client {}; they are 0 to {last}", update.client));
                 }
                 if update.late > MAX_STALENESS_ROUNDS {
-                    return wrong(format!("an answer can be at most {MAX_STALENESS_ROUNDS} rounds late"));
+                    return wrong(format!("an update can be at most {MAX_STALENESS_ROUNDS} rounds late"));
                 }
                 if updates[..at].iter().any(|other| other.client == update.client) {
-                    return wrong(format!("client {} answers twice in round {number}", update.client));
+                    return wrong(format!("client {} is listed twice in round {number}", update.client));
                 }
             }
         }
         Ok(Script { rounds, after_end })
     }
 
-    /// What a client answers in a round; `None`: nothing.
+    /// What a client returns in a round; `None`: nothing.
     pub(crate) fn response(&self, number: RoundNo, client: ClientId) -> Option<ScriptedUpdate> {
         match self.round(number) {
             Some(updates) => updates.iter().find(|update| update.client == client.number()).cloned(),

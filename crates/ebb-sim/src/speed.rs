@@ -1,38 +1,38 @@
-//! How long a client computes, so what is done by the deadline.
+//! How long a client trains, and so how much it completes by the deadline.
 
 use std::num::NonZeroU32;
 
 use ebb_round::{ClientId, Stream};
 
-/// Speeds of all clients.
+/// The training speeds of all clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Speed {
     pub(crate) seed: u64,
-    /// Seconds a step at a client of ordinary speed.
+    /// Seconds per step of a client of median speed.
     pub(crate) step_s: f64,
-    /// Standard deviation of the logarithm of how much slower than ordinary a client is.
+    /// The standard deviation of the logarithm of a client's slowdown.
     pub(crate) log_std: f64,
 }
 
-/// Whether a time that was computed is no later than a limit. Every number that is read and every operation
-/// is off by up to half a unit in the last place; so many of them in all do not make late what is on time.
+/// Whether a computed time is no later than a limit. Every read number and every operation has an error of up
+/// to half a unit in the last place. That many roundings must not make work late that is on time.
 pub(crate) fn is_within(time_s: f64, limit_s: f64, roundings: u32) -> bool {
     time_s <= limit_s * (1.0 + 0.5 * f64::EPSILON * f64::from(roundings))
 }
 
-/// Whether what a client does and sends is done by the end of the round's window: three settings, a product
-/// and a sum.
+/// Whether training and uploading end within the round's window. The time has five roundings: three settings,
+/// a product and a sum.
 pub(crate) fn fits_window(total_s: f64, window_s: f64) -> bool {
     is_within(total_s, window_s, 5)
 }
 
 impl Speed {
-    /// Seconds that so many steps take this client.
+    /// The seconds that this client needs for this many steps.
     pub(crate) fn train_s(&self, client: ClientId, steps: u32) -> f64 {
         f64::from(steps) * self.client_step_s(client)
     }
 
-    /// How many of the steps can be done and sent within the window; `None`: not one.
+    /// The number of steps that can be done and uploaded within the window; `None`: not even one.
     pub(crate) fn steps_within(
         &self,
         client: ClientId,
@@ -46,7 +46,7 @@ impl Speed {
         }
         let possible = ((window_s - upload_s) / self.client_step_s(client)).max(0.0);
         let possible = possible.min(f64::from(steps.get() - 1)) as u32;
-        // The quotient falls short of a whole number where its rounding does.
+        // The quotient may fall just short of a whole number by rounding.
         NonZeroU32::new(possible + u32::from(fit(possible + 1)))
     }
 
@@ -81,7 +81,7 @@ mod tests {
         check(10, 1.0, f64::INFINITY, 10);
     }
 
-    /// Deadlines are what somebody would write: the decimal number for so many steps and the time to send.
+    /// Deadlines that a user would write: the decimal number for this many steps and the upload.
     #[test]
     fn work_that_just_fits_is_whole_and_one_step_more_is_not() {
         for (step_ms, upload_ms) in [(100, 1000), (100, 0), (70, 100), (130, 300), (1, 7)] {

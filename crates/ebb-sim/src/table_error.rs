@@ -1,10 +1,10 @@
-//! What is said of a file of a world that is no table; remedies for tables of data do not help.
+//! Errors of files of a world that are no tables. They need other remedies than tables of data.
 
 use std::path::Path;
 
 use ebb_train::read::ReadError;
 
-/// What is wrong with the file, and what to do about it; `columns` are those that it should have.
+/// The error and its remedy; `columns` are those that the file should have.
 pub(crate) fn table_error(file: &Path, error: ReadError, columns: &[&str]) -> String {
     match error {
         ReadError::Unfit { found, .. } if found == "none" => {

@@ -1,4 +1,4 @@
-//! The `[world]` table: availability, speeds, deadline, membership, or a script, or the record of a run.
+//! The `[world]` table: availability, speeds, deadline and membership; or a script; or the record of a run.
 
 use std::sync::Arc;
 
@@ -20,42 +20,42 @@ use crate::speed::Speed;
 use crate::work::complete::Complete;
 use crate::work::{self, CompletionModel};
 
-/// What a `[world]` table can hold beside its availability: a name, what it is for, and an example.
+/// The parts of a `[world]` table besides availability: name, purpose and example.
 pub const COMPONENTS: [(&str, &str, &str); 7] = [
     (
         "script",
-        "a table of who answers what in which round, with how many steps: for pencil and paper",
+        "a table of updates by round, with the number of steps: for results that are checked by hand",
         "script = [\n  [0, 1, 2],\n  [0, { client = 1, steps = 1 }],\n  [{ client = 2, late = 1 }, { client = 1, sends = \"nan\" }],\n]\nafter_script = \"everyone\"",
     ),
     (
         "speed",
-        "virtual time: how long clients compute and upload, when rounds close, what waiting costs",
+        "virtual time: how long clients train and upload, when rounds close, how long they wait",
         "deadline_s = 60.0\nstep_s = 0.1\nupload_s = 1.0\nspeed_spread = 0.5\npatience_s = 3600.0\nwhen_waited_for = \"always\"\nafter_deadline = \"cut\"",
     ),
     (
         "membership",
-        "who arrives and who leaves, by a schedule",
+        "arrivals and departures by a schedule",
         "arrivals = [{ round = 10, clients = [3, 4] }, { round = 30, clients = [5, 6, 7], every = 5 }]\ndepartures = [{ round = 20, clients = [0] }]",
     ),
     (
         "members",
-        "who was in from which round to which, as recorded in a file",
-        "members = \"/data/members.csv\"   # columns client, joined, left; the last empty for those that stay",
+        "recorded membership: from which round to which each client was enrolled, from a file",
+        "members = \"/data/members.csv\"   # columns client, joined, left; left is empty for clients that stay",
     ),
     (
         "churn",
-        "random arrivals and departures: a Poisson number of newcomers a round, geometric lifetimes",
+        "random arrivals and departures: a Poisson number of arrivals per round, geometric lifetimes",
         "[world.churn]\nfrom_start = 0.5\narrivals = 0.5\nlifetime = 100.0",
     ),
     (
         "outages",
-        "clients that are away from a round until another, whatever their availability says",
+        "clients that are away from one round until another, whatever their availability",
         "outages = [{ from = 20, until = 80, clients = [0, 1, 2, 3] }]",
     ),
     (
         "replay",
-        "the participation of another run, served or simulated, from its record; what it cannot know is a guess",
-        "deadline_s = 60.0\n[world.replay]\nrecord = \"/runs/served\"   # its folder, or a file of its rounds\nimpute = \"own-rate\"       # or answers, silent",
+        "the recorded participation of another run, served or simulated; unobserved outcomes are imputed",
+        "deadline_s = 60.0\n[world.replay]\nrecord = \"/runs/served\"   # the run's folder, or a file of its rounds\nimpute = \"own-rate\"       # or answers, silent",
     ),
 ];
 
@@ -78,18 +78,19 @@ pub struct World {
 
 const HOUR_S: f64 = 3600.0;
 
-/// Thirty years; beyond it virtual time would lose its seconds.
+/// Thirty years in seconds; beyond it virtual time would lose precision.
 pub(crate) const MAX_TIME_S: f64 = 1e9;
 
-/// One client in a thousand is then e^31 times slower than ordinary.
+/// The largest standard deviation of log speed. One client in a thousand is then e^31 times as slow as the
+/// median.
 const MAX_LOG_STD: f64 = 10.0;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    /// When a round closes; without it, when all that can answer have.
+    /// When a round closes, in seconds. Without it, a round closes when no more updates can arrive.
     deadline_s: Option<Positive>,
-    /// How long a round is held open for clients that are waited for; an hour, or the deadline if longer.
+    /// How long a round waits for clients, in seconds; by default an hour, or the deadline if that is longer.
     patience_s: Option<Positive>,
     #[serde(default)]
     when_waited_for: WhenWaitedFor,
@@ -97,7 +98,7 @@ struct Table {
     after_deadline: AfterDeadline,
     #[serde(default = "a_tenth")]
     step_s: NonNegative,
-    /// The same as a constant link.
+    /// The time of a constant link in seconds.
     upload_s: Option<NonNegative>,
     #[serde(default = "zero")]
     speed_spread: NonNegative,
@@ -107,43 +108,43 @@ struct Table {
     departures: Vec<Event>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     outages: Vec<Outage>,
-    /// A file of who was in from when until when, instead.
+    /// A file of recorded membership, instead of events.
     members: Option<String>,
     script: Option<Vec<Vec<ScriptedUpdate>>>,
     after_script: Option<AfterScript>,
 }
 
-/// The same where a record says who was there and what came of it.
+/// The same keys for a replay, where a record determines participation.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReplayTable {
-    /// How long a round with silent clients takes, and what methods are told.
+    /// How long a round with silent clients takes; methods know it, too.
     deadline_s: Option<Positive>,
-    /// The same where clients are waited for.
+    /// How long a round takes that waits for clients, in seconds.
     patience_s: Option<Positive>,
 }
 
-/// What clients do that are down but waited for.
+/// What clients do that are down while a round waits for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum WhenWaitedFor {
-    /// They come, and the round takes all the run's patience.
+    /// They come up, and the round lasts `patience_s`.
     #[default]
     Always,
-    /// They do the work when they are next up; no round waits for them.
+    /// They work when they are next up, and no round waits for them.
     NextUp,
-    /// They do not come.
+    /// They do not come up.
     Never,
 }
 
-/// What becomes of work that cannot be sent by the deadline.
+/// What becomes of work that cannot be uploaded by the deadline.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AfterDeadline {
-    /// The client stops in time to send what it has.
+    /// The client stops in time to upload the part that it has done.
     #[default]
     Cut,
-    /// It does all of it, and the answer arrives in a later round.
+    /// The client does all of it, and the update arrives in a later round.
     Late,
 }
 
@@ -154,7 +155,7 @@ fn zero() -> NonNegative {
     NonNegative::new(0.0).expect("not negative")
 }
 
-/// How long clients are waited for: what is said, else an hour, or the deadline if that is longer.
+/// The patience in seconds: as given, else an hour or the deadline, whichever is longer.
 fn patience_s(
     settings: &Settings<'_>,
     deadline_s: Option<Positive>,
@@ -165,17 +166,17 @@ fn patience_s(
     }
     match (deadline_s.map(Positive::get), patience_s.map(Positive::get)) {
         (Some(deadline_s), Some(patience_s)) if patience_s < deadline_s => {
-            Err(settings.error("patience_s", "shorter than deadline_s; give at least as much"))
+            Err(settings.error("patience_s", "it is shorter than deadline_s; give at least deadline_s"))
         }
         (_, Some(patience_s)) => Ok(patience_s),
         (deadline_s, None) => Ok(deadline_s.map_or(HOUR_S, |deadline_s| deadline_s.max(HOUR_S))),
     }
 }
 
-/// Whether so many seconds, which stand under this key, can be.
+/// Checks a duration in seconds that this key gives.
 pub(crate) fn check_duration(settings: &Settings<'_>, key: &str, value_s: f64) -> Result<(), SettingsError> {
     if value_s > MAX_TIME_S {
-        return Err(settings.error(key, format!("more than {MAX_TIME_S} seconds; give less")));
+        return Err(settings.error(key, format!("it is more than {MAX_TIME_S} seconds; give less")));
     }
     Ok(())
 }
@@ -191,13 +192,15 @@ impl World {
         let script = match &table.script {
             None => {
                 if table.after_script.is_some() {
-                    return Err(settings.error("after_script", "there is no script that it could come after"));
+                    return Err(
+                        settings.error("after_script", "it needs a script; give script, or leave it out")
+                    );
                 }
                 None
             }
             Some(_) if subtable.is_written() => {
                 return Err(
-                    settings.error("script", "a script says who is up; leave out [world.availability]")
+                    settings.error("script", "a script determines who is up; leave out [world.availability]")
                 );
             }
             Some(rounds) => {
@@ -212,24 +215,25 @@ impl World {
         let churn = Churn::build(&settings.inner("churn"))?;
         let is_scheduled = !(table.arrivals.is_empty() && table.departures.is_empty());
         if churn.is_some() && is_scheduled {
-            return Err(
-                settings.error("churn", "arrivals and departures are scheduled; leave out one of them")
-            );
+            return Err(settings
+                .error("churn", "it excludes scheduled arrivals and departures; leave out one of the two"));
         }
         if churn.is_some() && table.members.is_some() {
-            return Err(settings.error("members", "[world.churn] says who is in; leave out one of them"));
+            return Err(settings.error("members", "it excludes [world.churn]; leave out one of the two"));
         }
         if is_scheduled && table.members.is_some() {
-            return Err(
-                settings.error("members", "arrivals and departures are scheduled; leave out one of them")
-            );
+            return Err(settings.error(
+                "members",
+                "it excludes scheduled arrivals and departures; leave out one of the two",
+            ));
         }
         outage::check(&table.outages, settings)?;
         let work = build(work::ALL, &settings.inner("work"), Some("complete"))?;
         let subtable = settings.inner("link");
         let link: Box<dyn Link> = match table.upload_s {
             Some(_) if subtable.is_written() => {
-                let message = "[world.link] says how long sending takes; leave out one of them";
+                let message =
+                    "it excludes [world.link], which also sets upload times; leave out one of the two";
                 return Err(settings.error("upload_s", message));
             }
             Some(upload_s) => Box::new(Constant::new(settings, upload_s)?),
@@ -241,15 +245,17 @@ impl World {
         };
         check_duration(settings, "step_s", table.step_s.get())?;
         if table.speed_spread.get() > MAX_LOG_STD {
-            return Err(settings.error("speed_spread", format!("give at most {MAX_LOG_STD}")));
+            return Err(
+                settings.error("speed_spread", format!("it is too large; give at most {MAX_LOG_STD}"))
+            );
         }
         let deadline_s = table.deadline_s.map_or(f64::INFINITY, Positive::get);
-        // What even an empty answer takes.
+        // The upload time of an empty update, the shortest there is.
         let upload_s = link.upload_s(0, ClientId::new(0), 0);
         if deadline_s.is_finite() && deadline_s <= upload_s {
             return Err(settings.error(
                 "deadline_s",
-                format!("nobody could answer: sending alone takes upload_s = {upload_s}; give more, or a faster link"),
+                format!("no update could arrive: uploading alone takes {upload_s} s; give a longer deadline, or a faster link"),
             ));
         }
         let patience_s = patience_s(settings, table.deadline_s, table.patience_s)?;
@@ -258,7 +264,7 @@ impl World {
             && deadline_s > round_s
         {
             let message = format!(
-                "longer than the {round_s} seconds from round to round; give less, or a longer round_s"
+                "it is longer than the {round_s} seconds from round to round; give less, or a longer round_s"
             );
             return Err(settings.error("deadline_s", message));
         }
@@ -286,7 +292,7 @@ impl World {
         })
     }
 
-    /// The world that a record tells of.
+    /// The world of a replay.
     fn from_record(settings: &Settings<'_>) -> Result<World, SettingsError> {
         let table: ReplayTable = settings.parse_without(&["replay"])?;
         let patience_s = patience_s(settings, table.deadline_s, table.patience_s)?;
@@ -309,17 +315,17 @@ impl World {
         })
     }
 
-    /// The rounds of the run that is replayed, one JSON object a line, if this is a replay.
+    /// The rounds of the run that is replayed, one JSON object per line; `None` if this is no replay.
     pub fn replayed_rounds(&self) -> Option<&[u8]> {
         self.replay.as_ref().map(|replay| replay.bytes())
     }
 
-    /// How many rounds can be played; `None` where that is up to the run.
+    /// The number of rounds that can be played; `None` if the run determines it.
     pub fn n_rounds(&self) -> Option<u32> {
         self.replay.as_ref().map(|replay| replay.n_rounds())
     }
 
-    /// Takes the roll of a round: who joined, who left, who is up.
+    /// Calls the roll of a round: who joined, who left, who is up.
     pub(crate) fn roll_call(&mut self, number: RoundNo, task: &dyn Task, census: &mut Census) {
         match &self.churn {
             None => self.membership.apply(number, task, census),
@@ -331,13 +337,13 @@ impl World {
         });
     }
 
-    /// Whether an outage keeps a client from coming, even if it is waited for.
+    /// Whether an outage keeps a client from coming up, even if a round waits for it.
     pub(crate) fn is_away(&self, number: RoundNo, client: ClientId) -> bool {
         outage::is_away(&self.outages, number, client)
     }
 
-    /// The true chance of each of so many clients to be there when it is asked; empty where there is none that is always the
-    /// same. Only an oracle knows.
+    /// The true probability that each of `n_clients` clients is up and its update arrives. Empty if it is not
+    /// constant. Only an oracle knows it.
     pub fn oracle_probabilities(&self, n_clients: usize) -> Vec<f64> {
         let probability = |idx| {
             let client = ClientId::new(idx);
@@ -352,12 +358,12 @@ impl World {
         if is_constant { (0..n_clients).map_while(probability).collect() } else { Vec::new() }
     }
 
-    /// What the user should know of it, a line each: say, what of a recording was not taken as it is.
+    /// Remarks for the user, one line each, for example what was repaired in a recording.
     pub fn remarks(&self) -> &[String] {
         self.availability.remarks()
     }
 
-    /// When a round closes, in seconds; infinite if there is no deadline.
+    /// When a round closes, in seconds; infinite without a deadline.
     pub fn deadline_s(&self) -> f64 {
         self.deadline_s
     }

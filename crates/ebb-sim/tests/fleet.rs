@@ -1,4 +1,4 @@
-//! The simulated fleet: when rounds close, what arrives late, what is charged, what clients remember.
+//! The simulated fleet: when rounds close, what arrives late, what is charged, and what clients remember.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use ebb_sim::{SimFleet, World};
 use ebb_train::backend::Threads;
 use ebb_train::data;
 
-/// Ten steps, fewer by one for each time the client remembers having trained.
+/// Does ten steps, less one for each time the client remembers having trained.
 struct CountingRule;
 
 impl LocalRule for CountingRule {
@@ -31,7 +31,7 @@ impl LocalRule for CountingRule {
     }
 }
 
-/// Keeps what it is offered.
+/// Collects all updates.
 #[derive(Default)]
 struct CollectedUpdates(Vec<(usize, Update)>);
 
@@ -42,7 +42,7 @@ impl UpdateSink for CollectedUpdates {
     }
 }
 
-/// A fleet and the census it reports to.
+/// A fleet and the census that it updates.
 struct TestFleet {
     fleet: SimFleet,
     census: Census,
@@ -73,7 +73,7 @@ fn build_fleet_of(data: &str, world: &str) -> Result<TestFleet, SettingsError> {
     Ok(TestFleet { fleet, census: Census::new() })
 }
 
-/// A fleet that takes up where another was saved.
+/// A fleet that continues from the saved state of another.
 fn resumed(saved: &TestFleet, world: &str) -> TestFleet {
     let mut state = Saver::new();
     saved.fleet.save(&mut state);
@@ -88,7 +88,7 @@ fn job(number: RoundNo) -> Arc<Job> {
     Arc::new(Job { round: number, global: Arc::new(Parcel::of(vec![0.0])), learning_rate, work })
 }
 
-/// Plays a round in which everybody is asked; `heard` is what the clients are told.
+/// Plays a round in which all clients are selected; `acknowledged` is the last acknowledged round.
 fn play(
     trial: &mut TestFleet,
     number: RoundNo,
@@ -106,7 +106,7 @@ fn play(
     (updates.0, cost)
 }
 
-/// Who answered, with how many steps, and how long the round took.
+/// Compares which clients responded with how many steps, and how long the round took.
 fn check(world: &str, wait: Wait, expected: &[(usize, u32)], elapsed_s: f64) {
     let (updates, cost) = play(&mut fleet(world), 0, wait, None);
     let found: Vec<_> = updates.iter().map(|(client, update)| (*client, update.steps.get())).collect();
@@ -114,7 +114,7 @@ fn check(world: &str, wait: Wait, expected: &[(usize, u32)], elapsed_s: f64) {
     assert_eq!(cost.elapsed_s, elapsed_s, "{world}");
 }
 
-/// Those that are up and not foretold to be silent are those that answer when all are asked.
+/// Checks that clients respond if they are up and the oracle does not predict them absent.
 fn check_oracle_absent(world: &str) {
     let mut trial = fleet(world);
     let mut n_silent = 0;
@@ -133,7 +133,7 @@ fn check_oracle_absent(world: &str) {
 }
 
 #[test]
-fn who_would_be_absent_is_known_to_the_oracle() {
+fn the_oracle_knows_which_clients_would_be_absent() {
     check_oracle_absent("[world.work]\nkind = \"failure\"\nsuccess = 0.5");
     check_oracle_absent(
         "[world.availability]\nkind = \"bernoulli\"\nprobability = 0.7\n[world.work]\nkind = \"failure\"\nsuccess = 0.5",
@@ -141,7 +141,7 @@ fn who_would_be_absent_is_known_to_the_oracle() {
     check_oracle_absent("deadline_s = 12.0\nspeed_spread = 1.0\nafter_deadline = \"late\"");
     check_oracle_absent("deadline_s = 3.5\nspeed_spread = 1.0");
     check_oracle_absent("script = [[0, { client = 1, late = 2 }], [0, 1, 2]]\nafter_script = \"everyone\"");
-    // Whoever is waited for comes though it is down: that is not foretold, unless nobody does.
+    // The oracle does not know outcomes of clients that come up because a round waits for them.
     let check_oracle = |world| {
         let TestFleet { mut fleet, mut census } = fleet(world);
         fleet.roll_call(0, &mut census).unwrap();
@@ -151,9 +151,9 @@ fn who_would_be_absent_is_known_to_the_oracle() {
     assert_eq!(check_oracle("script = [[0]]\nwhen_waited_for = \"never\""), Some(Vec::new()));
 }
 
-/// Two passes over ten samples one by one: a trace that is taken of steps cuts passes short.
+/// Two passes over ten samples in batches of one. A trace that counts steps cuts passes short.
 #[test]
-fn parts_of_the_work_may_be_taken_of_steps() {
+fn parts_of_the_work_may_count_steps() {
     let steps = |of: &str| {
         let world = format!("[world.work]\nkind = \"flex\"\ntraces = [\"T50\"]\n{of}");
         let mut trial = build_fleet_of("\nsamples = [10, 10, 10]", &world).unwrap();
@@ -174,7 +174,7 @@ fn parts_of_the_work_may_be_taken_of_steps() {
     };
     assert!(steps("").iter().all(|&(done, asked)| asked == 20 && [10, 20].contains(&done)));
     let done: Vec<_> = steps("of = \"steps\"").into_iter().map(|(done, _)| f64::from(done)).collect();
-    // 67.2 % in the mean with a deviation of 11.3: of 20 steps 13.44 and 2.26.
+    // Mean 67.2 % and standard deviation 11.3 % of 20 steps are 13.44 and 2.26.
     let mean = done.iter().sum::<f64>() / 40.0;
     let std = (done.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / 40.0).sqrt();
     assert!((mean - 13.44).abs() < 4.0 * 2.26 / 40.0_f64.sqrt(), "{mean}");
@@ -183,7 +183,7 @@ fn parts_of_the_work_may_be_taken_of_steps() {
 
 #[test]
 fn rounds_close_when_they_should() {
-    // Ten steps of a second and two seconds to send.
+    // Ten steps of one second, and two seconds for the upload.
     check("", Wait::Deadline, &[(0, 10), (1, 10), (2, 10)], 12.0);
     check("deadline_s = 30.0", Wait::Deadline, &[(0, 10), (1, 10), (2, 10)], 12.0);
     check("deadline_s = 30.0\nscript = [[0, 2]]", Wait::Deadline, &[(0, 10), (2, 10)], 30.0);
@@ -199,7 +199,7 @@ fn the_deadline_makes_work_partial() {
 }
 
 #[test]
-fn those_waited_for_come_at_the_price_of_patience() {
+fn clients_that_are_waited_for_come_up_and_cost_the_patience() {
     let all = [(0, 10), (1, 10), (2, 10)];
     check("script = [[0]]\npatience_s = 500.0", Wait::Everyone, &all, 500.0);
     check("script = [[0, 1, 2]]\npatience_s = 500.0", Wait::Everyone, &all, 12.0);
@@ -225,26 +225,27 @@ fn enough_updates_close_the_round_and_the_rest_come_late() {
 
 #[test]
 fn the_first_n_are_waited_for_with_patience_and_the_rest_come_late() {
-    // Client 0 is there; 1 and 2 are down, come because they are waited for, and take all the patience.
+    // Client 0 is up. Clients 1 and 2 are down, come up because the round waits for them, and take all the
+    // patience.
     let world = "deadline_s = 60.0\npatience_s = 500.0\nscript = [[0], []]";
     let first = |wanted| play(&mut fleet(world), 0, Wait::FirstByPatience(wanted), None);
     let clients = |basket: &[(usize, Update)]| basket.iter().map(|(client, _)| *client).collect::<Vec<_>>();
     let (basket, cost) = first(1);
     assert_eq!((clients(&basket), cost.elapsed_s), (vec![0], 12.0));
-    // The two that come last do so at the same time, and one of them counts; the other is late.
+    // The last two arrive at the same time. One of them counts, and the other is late.
     let mut trial = fleet(world);
     let (basket, cost) = play(&mut trial, 0, Wait::FirstByPatience(2), None);
     assert_eq!((basket.len(), basket[0].0, cost.elapsed_s), (2, 0, 500.0));
     let (late, _) = play(&mut trial, 1, Wait::Deadline, None);
     let late: Vec<_> = late.iter().map(|(client, update)| (*client, update.base_round)).collect();
     assert_eq!(late, [(3 - basket[1].0, 0)]);
-    // Who is there may take longer than the deadline, too.
+    // A client that is up may exceed the deadline, too.
     let all = [(0, 10), (1, 10), (2, 10)];
     check("deadline_s = 5.0\npatience_s = 500.0\nscript = [[0, 1, 2]]", Wait::FirstByPatience(3), &all, 12.0);
 }
 
 #[test]
-fn whoever_took_part_rests() {
+fn a_client_that_took_part_rests() {
     let updates = |fleet: &mut TestFleet, number, wait| -> Vec<_> {
         play(fleet, number, wait, None)
             .0
@@ -260,7 +261,7 @@ fn whoever_took_part_rests() {
 }
 
 #[test]
-fn a_saved_fleet_knows_who_rests() {
+fn a_saved_fleet_knows_which_clients_rest() {
     let world = "availability = { kind = \"min-separation\", rounds = 2 }";
     let mut whole = fleet(world);
     play(&mut whole, 0, Wait::Deadline, None);
@@ -273,18 +274,19 @@ fn a_saved_fleet_knows_who_rests() {
 
 #[test]
 fn a_world_that_needs_labels_refuses_data_without() {
-    let Err(error) = try_fleet("[world.availability]\nkind = \"labels\"") else { panic!("it was taken") };
+    let Err(error) = try_fleet("[world.availability]\nkind = \"labels\"") else { panic!("it was accepted") };
     assert_eq!(
         error.to_string(),
         "test:8:1: world.availability.kind = \"labels\": the data has no classes; \
-         give data with classes, or another kind of availability"
+         use data with classes, or another kind of availability"
     );
 }
 
 #[test]
-fn bytes_are_charged_to_those_that_were_reached() {
+fn bytes_are_charged_to_clients_that_were_reached() {
     let (_, cost) = play(&mut fleet("script = [[0, { client = 1, late = 1 }]]"), 0, Wait::Deadline, None);
-    // One number each way and, upwards, one number of memory; the late answer is charged when it comes.
+    // One number down, and one number plus one number of memory up. The late update is charged when it
+    // arrives.
     assert_eq!((cost.bytes_down, cost.bytes_up), (8, 8));
     let mut fleet = fleet("script = [[0, { client = 1, late = 1 }], []]");
     play(&mut fleet, 0, Wait::Deadline, None);
@@ -298,14 +300,14 @@ fn a_client_remembers_only_what_was_acknowledged() {
     let mut steps =
         |number, acknowledged| play(&mut fleet, number, Wait::Deadline, acknowledged).0[0].1.steps.get();
     assert_eq!(steps(0, None), 10);
-    assert_eq!(steps(1, None), 10, "round 0 was not heard, so it is as if it had not been");
+    assert_eq!(steps(1, None), 10, "round 0 was not acknowledged, so its memory is discarded");
     assert_eq!(steps(2, Some(1)), 9);
-    assert_eq!(steps(3, Some(1)), 9, "round 2 was not heard");
+    assert_eq!(steps(3, Some(1)), 9, "round 2 was not acknowledged");
     assert_eq!(steps(4, Some(3)), 8);
 }
 
 #[test]
-fn a_saved_fleet_goes_on_with_what_was_in_flight() {
+fn a_saved_fleet_keeps_updates_in_flight() {
     let world = "script = [[{ client = 0, late = 2 }], [1], [2]]";
     let mut whole = fleet(world);
     play(&mut whole, 0, Wait::Deadline, None);
@@ -319,7 +321,7 @@ fn a_saved_fleet_goes_on_with_what_was_in_flight() {
 }
 
 #[test]
-fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
+fn probes_cost_time_and_bytes_and_reach_only_clients_that_are_up() {
     let TestFleet { mut fleet, mut census } = fleet("script = [[0, 2]]");
     fleet.roll_call(0, &mut census).unwrap();
     let job = job(0);
@@ -331,7 +333,7 @@ fn probes_cost_time_and_bytes_and_reach_only_those_that_are_up() {
     assert_eq!((last.loss, last.train_s, last.upload_s), (4.5, 10.0, 2.0));
     assert_eq!(cost, Cost { elapsed_s: 2.0, bytes_down: 8, bytes_up: 8 });
     assert_eq!(fleet.probe(&[], None, &job).unwrap().1, Cost::default());
-    // That somebody is silent is only known when the deadline has passed.
+    // The server learns that a client is silent only when the deadline has passed.
     let TestFleet { mut fleet, mut census } = crate::fleet("script = [[0, 2]]\ndeadline_s = 30.0");
     fleet.roll_call(0, &mut census).unwrap();
     assert_eq!(fleet.probe(&all, None, &job).unwrap().1.elapsed_s, 30.0);
@@ -393,19 +395,19 @@ fn probes_that_would_miss_the_deadline_are_silent_and_wait_no_longer() {
     times.sort_by(|one, other| one.1.total_cmp(&other.1));
     let [fastest, middle, slowest] = times[..] else { panic!("all are up: {times:?}") };
     assert_eq!(without.elapsed_s, slowest.1);
-    // Between the second and the third.
+    // Between the second and the third response.
     let deadline_s = 0.5 * (middle.1 + slowest.1);
     let (found, cost) = measure(&format!("deadline_s = {deadline_s:?}"));
     let mut expected = vec![fastest, middle];
     expected.sort_by_key(|&(client, _)| client);
     assert_eq!(found, expected);
-    // The model went down to all three; two numbers came back.
+    // The model went down to all three clients, and two numbers came back.
     assert_eq!(cost, Cost { elapsed_s: deadline_s, bytes_down: 12, bytes_up: 8 });
 }
 
 #[test]
 fn work_comes_back_as_its_completion_model_says() {
-    // Everybody fails: all were asked, nobody is heard, and the server waited for them until the deadline.
+    // All clients were selected and fail, and the server waited for them until the deadline.
     let mut all_fail = fleet("deadline_s = 60.0\n[world.work]\nkind = \"failure\"\nsuccess = 0.0");
     let (received, cost) = play(&mut all_fail, 0, Wait::Deadline, None);
     assert!(received.is_empty());
@@ -426,11 +428,11 @@ fn arrivals_can_come_one_after_another() {
 }
 
 #[test]
-fn whoever_is_waited_for_may_come_when_it_is_next_up() {
+fn a_client_that_is_waited_for_may_work_when_it_is_next_up() {
     let world = "when_waited_for = \"next-up\"\npatience_s = 500.0\nscript = [[0], [0], [0, 2], [1]]";
     let mut trial = fleet(world);
     let (received, cost) = play(&mut trial, 0, Wait::Everyone, None);
-    // Client 0 is up and holds nobody up; the others will be heard when they are up.
+    // Client 0 is up, and the round waits for no other. The updates of the others arrive once they are up.
     assert_eq!(received.iter().map(|(client, _)| *client).collect::<Vec<_>>(), [0]);
     assert!(cost.elapsed_s < 100.0, "{cost:?}");
     let mut again = resumed(&trial, world);
@@ -449,29 +451,26 @@ fn whoever_is_waited_for_may_come_when_it_is_next_up() {
 
 #[test]
 fn updates_take_as_long_as_their_bytes() {
-    // A model of one number is 4 bytes; at 32 bits a second that is a second, for everybody.
+    // A model of one number has 4 bytes, which take one second at 32 bit/s, for all clients.
     let link = "[world.link]\nkind = \"log-normal\"\nmbit_s = 0.000032\nspread = 0.0";
     let mut trial = link_fleet(link).unwrap();
     let (received, cost) = play(&mut trial, 0, Wait::Deadline, None);
     assert_eq!((received.len(), cost.elapsed_s), (3, 1.0 + 2.0 * f64::from(received[0].1.steps.get())));
-    let Err(error) = link_fleet(&format!("upload_s = 1.0\n{link}")) else { panic!("it was taken") };
-    assert!(
-        error.to_string().contains("world.upload_s = 1.0: [world.link] says how long sending takes"),
-        "{error}"
-    );
+    let Err(error) = link_fleet(&format!("upload_s = 1.0\n{link}")) else { panic!("it was accepted") };
+    assert!(error.to_string().contains("world.upload_s = 1.0: it excludes [world.link]"), "{error}");
 }
 
 #[test]
-fn what_takes_too_long_to_send_is_reported_where_it_was_written() {
+fn too_long_uploads_are_reported_where_they_were_set() {
     let check = |world: &str, expected: &str| {
-        let Err(error) = link_fleet(world) else { panic!("it was taken") };
+        let Err(error) = link_fleet(world) else { panic!("it was accepted") };
         assert_eq!(error.to_string(), format!("{expected}: more than 1000000000 seconds; give less"));
     };
     check("upload_s = 2e9", "test:6:1: world.upload_s = 2000000000.0");
     check("[world.link]\nupload_s = 2e9", "test:7:1: world.link.upload_s = 2000000000.0");
 }
 
-/// A world with nothing but steps of 2 seconds, and what is given.
+/// A world with steps of 2 seconds and these settings.
 fn link_fleet(world: &str) -> Result<TestFleet, SettingsError> {
     build_fleet(&format!("step_s = 2.0\n{world}"))
 }
@@ -481,7 +480,7 @@ fn work_that_misses_the_deadline_may_come_late_and_whole() {
     let mut whole = fleet("");
     let (all, _) = play(&mut whole, 0, Wait::Deadline, None);
     let steps = all[0].1.steps.get();
-    // A second a step and two to send; three rounds of a third of that, and a bit.
+    // One second per step and two for the upload, in rounds of slightly more than a third of the total.
     let deadline_s = (f64::from(steps) + 2.0) / 2.5;
     let mut trial =
         fleet(&format!("deadline_s = {deadline_s}\nafter_deadline = \"late\"\nscript = [[0], [], [], []]"));
@@ -499,8 +498,8 @@ fn work_that_misses_the_deadline_may_come_late_and_whole() {
 }
 
 #[test]
-fn what_was_cut_to_fit_is_on_time() {
-    // Sums of these numbers lie above the deadline by their last digit.
+fn work_that_was_cut_to_fit_is_on_time() {
+    // Sums of these numbers exceed the deadline in their last digit.
     for (deadline_s, step_s, upload_s, steps) in
         [(0.73, 0.07, 0.1, 9), (0.82, 0.13, 0.3, 4), (0.82, 0.52, 0.3, 1), (0.84, 0.06, 0.3, 9)]
     {
@@ -513,8 +512,8 @@ fn what_was_cut_to_fit_is_on_time() {
     }
 }
 
-/// Eleven tenths of a second are two rounds: the sums of the clock say sometimes a little more, sometimes a
-/// little less.
+/// An update takes 1.1 s, which is two rounds. The clock's sums are sometimes slightly above, sometimes
+/// slightly below.
 #[test]
 fn a_late_update_at_the_maximum_staleness_still_arrives_however_long_the_run() {
     let mut late =
@@ -526,9 +525,9 @@ fn a_late_update_at_the_maximum_staleness_still_arrives_however_long_the_run() {
     }
 }
 
-/// Whoever is done just by the deadline is on time, also where others would come late.
+/// A client that finishes exactly at the deadline is on time, also where others would be late.
 #[test]
-fn what_just_fits_is_not_late() {
+fn work_that_just_fits_is_not_late() {
     let text = "step_s = 0.14\nupload_s = 0.1\ndeadline_s = 1.5\nafter_deadline = \"late\"";
     let (received, cost) = play(&mut build_fleet(text).unwrap(), 0, Wait::Deadline, None);
     let found: Vec<_> = received.iter().map(|(client, update)| (*client, update.steps.get())).collect();
@@ -536,7 +535,7 @@ fn what_just_fits_is_not_late() {
 }
 
 #[test]
-fn whoever_trained_in_vain_rests_too() {
+fn a_client_whose_update_was_lost_rests_too() {
     let world = "deadline_s = 60.0\navailability = { kind = \"min-separation\", rounds = 2 }\n\
                  work = { kind = \"failure\", success = 0.0 }";
     let mut trial = fleet(world);
@@ -546,37 +545,38 @@ fn whoever_trained_in_vain_rests_too() {
     }
 }
 
-/// Who was heard in a round and with the work of which round, and what was sent to all.
+/// The clients whose updates arrived with their base rounds, and the bytes that were sent down.
 fn received_and_sent(trial: &mut TestFleet, number: RoundNo, wait: Wait) -> (Vec<(usize, RoundNo)>, u64) {
     let (received, cost) = play(trial, number, wait, None);
     (received.iter().map(|(client, update)| (*client, update.base_round)).collect(), cost.bytes_down)
 }
 
 #[test]
-fn whose_update_is_in_flight_takes_no_second_job() {
-    // Twelve seconds of work in rounds of 4.8: the answer comes in the next round but one, and leaves the client free for
-    // the one after.
+fn a_client_with_an_update_in_flight_takes_no_second_job() {
+    // Twelve seconds of work in rounds of 4.8 s. The update arrives two rounds later, and the client is free
+    // for the next round.
     let mut late = fleet("deadline_s = 4.8\nafter_deadline = \"late\"");
     let all = |base| vec![(0, base), (1, base), (2, base)];
     for (number, received, sent) in
         [(0, vec![], 12), (1, vec![], 0), (2, all(0), 0), (3, vec![], 12), (4, vec![], 0), (5, all(3), 0)]
     {
         assert_eq!(received_and_sent(&mut late, number, Wait::Deadline), (received, sent), "round {number}");
-        assert_eq!(late.census.up().count(), 3, "being up does not depend on what was asked");
+        assert_eq!(late.census.up().count(), 3, "being up does not depend on selection");
     }
-    // Late by script; client 0 would have answered in round 1.
+    // The script makes client 0 late; without it the client would have responded in round 1.
     let mut late = fleet("script = [[{ client = 0, late = 2 }], [0, 1], [0], [0]]");
     for (number, received, sent) in
         [(0, vec![], 4), (1, vec![(1, 1)], 4), (2, vec![(0, 0), (0, 2)], 4), (3, vec![(0, 3)], 4)]
     {
         assert_eq!(received_and_sent(&mut late, number, Wait::Deadline), (received, sent), "round {number}");
     }
-    // Late until it is up, and busy with that job then. Waited for again, it still has the first job.
+    // The client is late until it is up, and then busy with that job. If a round waits for it again, it still
+    // has the first job.
     let mut late = fleet("when_waited_for = \"next-up\"\nscript = [[], [], [0], [0, 1]]");
     for (number, received, sent) in
         [(0, vec![], 12), (1, vec![], 0), (2, vec![(0, 0)], 0), (3, vec![(0, 3), (1, 0)], 4)]
     {
-        // The orders in which they are heard: late ones first.
+        // Late updates arrive first.
         let (mut found, found_sent) = received_and_sent(&mut late, number, Wait::Everyone);
         found.sort_unstable();
         assert_eq!((found, found_sent), (received, sent), "round {number}");
@@ -584,12 +584,12 @@ fn whose_update_is_in_flight_takes_no_second_job() {
 }
 
 #[test]
-fn nobody_waits_for_those_that_nothing_was_sent_to() {
+fn no_round_waits_for_clients_that_were_sent_nothing() {
     let world = "deadline_s = 60.0\nscript = [[0, { client = 1, late = 2 }, 2], [0, 1, 2]]";
     let mut one = fleet(world);
     assert_eq!(play(&mut one, 0, Wait::Deadline, None).1.elapsed_s, 60.0);
     assert_eq!(play(&mut one, 1, Wait::Deadline, None).1.elapsed_s, 12.0);
-    // Where all are busy the round takes as long as one with nobody there, also one that has patience.
+    // A round in which all clients are busy takes as long as one with no client up, also with patience.
     for wait in [Wait::Deadline, Wait::Everyone] {
         let mut all = fleet("deadline_s = 4.8\nafter_deadline = \"late\"\npatience_s = 500.0");
         play(&mut all, 0, Wait::Deadline, None);
@@ -598,8 +598,9 @@ fn nobody_waits_for_those_that_nothing_was_sent_to() {
 }
 
 #[test]
-fn whoever_is_busy_does_no_work_in_vain() {
-    // Answers come 20 rounds late; whoever works rests for two rounds, also if its work is lost, as half is.
+fn a_busy_client_does_no_lost_work() {
+    // Updates are 20 rounds late. A client that works rests for two rounds, also if its work is lost, as half
+    // is.
     let world = "step_s = 6.0\nupload_s = 0.1\ndeadline_s = 3.0\nafter_deadline = \"late\"\n\
                  availability = { kind = \"min-separation\", rounds = 2 }\n\
                  work = { kind = \"failure\", success = 0.5 }";
@@ -619,8 +620,8 @@ fn whoever_is_busy_does_no_work_in_vain() {
 }
 
 #[test]
-fn what_nobody_remembers_keeps_nobody_busy() {
-    // Client 0 is asked in round 0 and never up; after 32 rounds it is asked again.
+fn a_job_beyond_the_maximum_staleness_keeps_no_client_busy() {
+    // Client 0 is selected in round 0 and is never up. It is selected again after 32 rounds.
     let mut trial = fleet("when_waited_for = \"next-up\"\nscript = [[]]\nafter_script = \"nobody\"");
     for number in 0..40 {
         let (_, sent) = received_and_sent(&mut trial, number, Wait::Everyone);
@@ -634,7 +635,7 @@ fn what_nobody_remembers_keeps_nobody_busy() {
 }
 
 #[test]
-fn a_saved_fleet_knows_who_is_busy() {
+fn a_saved_fleet_knows_which_clients_are_busy() {
     let world = "deadline_s = 4.8\nafter_deadline = \"late\"\nspeed_spread = 1.0";
     let mut whole = fleet(world);
     for number in 0..12 {
@@ -647,7 +648,7 @@ fn a_saved_fleet_knows_who_is_busy() {
 
 #[test]
 fn a_late_update_arrives_when_it_is_done_however_short_the_rounds_are() {
-    // Client 0 takes 12 seconds, the others 4: rounds last 5 with it and 4 while it is busy.
+    // Client 0 takes 12 seconds, the others 4. Rounds last 5 seconds with it, and 4 while it is busy.
     let quick = "{ client = 1, steps = 2 }, { client = 2, steps = 2 }";
     let script = vec![format!("[0, {quick}]"); 8].join(", ");
     let mut trial = fleet(&format!("deadline_s = 5.0\nafter_deadline = \"late\"\nscript = [{script}]"));
@@ -668,7 +669,7 @@ fn a_late_update_arrives_when_it_is_done_however_short_the_rounds_are() {
 }
 
 #[test]
-fn whoever_leaves_takes_its_work_along() {
+fn a_client_that_leaves_takes_its_work_along() {
     let world = "deadline_s = 4.8\nafter_deadline = \"late\"\ndepartures = [{ round = 1, clients = [1] }]";
     let mut trial = fleet(world);
     let received: Vec<_> =
@@ -677,7 +678,7 @@ fn whoever_leaves_takes_its_work_along() {
 }
 
 #[test]
-fn whoever_is_away_does_not_come_even_if_it_is_waited_for() {
+fn a_client_in_an_outage_stays_down_even_if_a_round_waits_for_it() {
     let world = "patience_s = 500.0\noutages = [{ from = 0, until = 1, clients = [1] }]";
     let mut trial = fleet(world);
     let (received, cost) = play(&mut trial, 0, Wait::Everyone, None);
@@ -687,7 +688,7 @@ fn whoever_is_away_does_not_come_even_if_it_is_waited_for() {
 }
 
 #[test]
-fn rounds_begin_when_a_recording_has_them_begin() {
+fn rounds_begin_at_the_times_of_a_recording() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("trace.csv");
     std::fs::write(&file, "client,from,to\n0,0,1000\n1,0,100\n2,0,1000\n").unwrap();
@@ -696,18 +697,18 @@ fn rounds_begin_when_a_recording_has_them_begin() {
         format!("{deadline}availability = {{ kind = \"trace\", file = \"{file}\", round_s = 60.0 }}")
     };
     let mut trial = fleet(&availability("deadline_s = 30.0\n"));
-    for (number, n_heard) in [(0, 3), (1, 3), (2, 2)] {
+    for (number, n_received) in [(0, 3), (1, 3), (2, 2)] {
         let (received, cost) = play(&mut trial, number, Wait::Deadline, None);
-        assert_eq!((received.len(), cost.elapsed_s), (n_heard, 60.0), "round {number}");
+        assert_eq!((received.len(), cost.elapsed_s), (n_received, 60.0), "round {number}");
     }
     let error = try_fleet(&availability("deadline_s = 90.0\n")).err().unwrap().to_string();
     assert!(
-        error.contains("world.deadline_s = 90.0: longer than the 60 seconds from round to round"),
+        error.contains("world.deadline_s = 90.0: it is longer than the 60 seconds from round to round"),
         "{error}"
     );
 }
 
-/// A round of a record of three clients that are all up, with these lists beside.
+/// A recorded round of three clients that are all up, with these additional lists.
 fn recorded(number: RoundNo, lists: &str) -> String {
     let joined = if number == 0 { "[[0,2]]" } else { "[]" };
     format!(
@@ -718,12 +719,12 @@ fn recorded(number: RoundNo, lists: &str) -> String {
 }
 
 #[test]
-fn a_replay_goes_on_as_recorded_and_so_does_one_that_was_saved() {
+fn a_replay_plays_as_recorded_also_after_it_was_saved() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("rounds.jsonl");
     let none = "\"partial\":[],\"late\":[],\"late_base\":[]";
     let rounds = [
-        // Client 1 is late by two rounds, client 2 says nothing and has its job in hand for one.
+        // Client 1 is two rounds late. Client 2 returns nothing and is busy for one round.
         format!("\"asked\":[0,1,2],\"whole\":[0],\"absent\":[1,2],\"took_s\":[4.5],{none}"),
         format!("\"busy\":[1,2],\"asked\":[],\"whole\":[],\"absent\":[],{none}"),
         "\"busy\":[1],\"asked\":[],\"whole\":[],\"absent\":[],\"partial\":[],\"late\":[1],\"late_base\":[0]"
@@ -740,7 +741,7 @@ fn a_replay_goes_on_as_recorded_and_so_does_one_that_was_saved() {
     let (answers, cost) = play(&mut trial, 0, Wait::Deadline, None);
     assert_eq!((received(&answers), cost.elapsed_s), (vec![(0, 0)], 9.0));
     assert_eq!(trial.fleet.response_info().response_times_s, [(ClientId::new(0), 4.5)]);
-    // Everybody is asked in every round, which the record does not know: the free are guessed to answer.
+    // All clients are selected in every round, unlike in the record. The free ones are imputed to respond.
     let expected = [
         (vec![1, 2], vec![(0, 1)], vec![0]),
         (vec![1], vec![(1, 0), (0, 2), (2, 2)], vec![0, 2]),
@@ -761,10 +762,14 @@ fn a_replay_goes_on_as_recorded_and_so_does_one_that_was_saved() {
             assert_eq!((imputed_by_rule.rule, clients), ("answers", imputed.clone()), "round {number}");
         }
     }
-    assert!(trial.fleet.oracle_silent(&job(3), Wait::Deadline).is_none(), "a guess is no oracle");
+    assert!(
+        trial.fleet.oracle_silent(&job(3), Wait::Deadline).is_none(),
+        "imputed outcomes are no oracle knowledge"
+    );
 }
 
-/// Who is up of whom by FAST's law depends on who else is enrolled; by a coin of one's own it does not. Nobody's outages are known.
+/// FAST's availability depends on who else is enrolled, and independent draws do not. Outages have no
+/// constant probability.
 #[test]
 fn true_probabilities_are_known_where_they_are_constant() {
     let known = |text: &str| {
@@ -777,13 +782,14 @@ fn true_probabilities_are_known_where_they_are_constant() {
         let task = data::build(&tree.table("data", context)).unwrap();
         World::build(&tree.table("world", context), task.as_ref()).unwrap().oracle_probabilities(10).len()
     };
-    let (beta, coin) = (
+    let (beta, bernoulli) = (
         "availability = { kind = \"index\", distribution = \"beta\", share = 0.3 }",
         "availability = { kind = \"bernoulli\", probability = 0.5 }",
     );
     let comes = "arrivals = [{ round = 3, clients = [2] }]";
     let churn = "churn = { from_start = 0.5, arrivals = 0.5, lifetime = 100.0 }";
     let away = "outages = [{ from = 1, until = 3, clients = [0] }]";
-    let found = [beta, coin].map(|law| ["", comes, churn, away].map(|more| known(&format!("{law}\n{more}"))));
+    let found = [beta, bernoulli]
+        .map(|availability| ["", comes, churn, away].map(|more| known(&format!("{availability}\n{more}"))));
     assert_eq!(found, [[10, 0, 0, 0], [10, 10, 10, 0]]);
 }

@@ -1,7 +1,8 @@
-//! Recordings of the world, on files that were damaged at random: none panics, and whatever is wrong is told with the
-//! file and a line that it has.
+//! Readers of recorded worlds, on files that were damaged at random. No reader panics, and every error names
+//! the file and an existing line.
 //!
-//! `cargo xtask fuzz` runs it on millions; as a test it is a sample of them. What is tried depends on the seed alone.
+//! `cargo xtask fuzz` runs them on millions of inputs; this test runs a sample. The inputs depend only on the
+//! seed.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -18,11 +19,11 @@ use flate2::Compression;
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
-/// A reader and files to begin with.
+/// A reader, and valid files to start from.
 struct FuzzTarget {
     name: &'static str,
     seeds: Vec<Vec<u8>>,
-    /// Says what is wrong with a file, beginning with its path.
+    /// Reads a file; an error begins with the file's path.
     read: fn(&Path) -> Result<(), String>,
 }
 
@@ -45,7 +46,7 @@ fn targets() -> Vec<FuzzTarget> {
             read: read_members,
         },
         FuzzTarget {
-            name: "speeds about a mean",
+            name: "speeds around a mean",
             seeds: texts(&["device,up_mean,up_sd\n0,4,0\n1,8,2.5\n\n2,1e3,1e2\n"]),
             read: |path| read_link("flash", path),
         },
@@ -57,7 +58,7 @@ fn targets() -> Vec<FuzzTarget> {
     ]
 }
 
-/// As it is, repaired and by number; what can be read can be played.
+/// Reads the trace as it is, repaired and by number, and plays it if it can be read.
 fn read_trace(path: &Path) -> Result<(), String> {
     let [whole, repaired, numbered] = [
         (false, Numbering::InOrder),
@@ -101,7 +102,7 @@ fn read_link(kind: &str, path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// What is said of the file, behind the setting that names it.
+/// The error of the file, without the setting that names it.
 fn without_setting(error: &str, path: &Path) -> String {
     let setting = format!("= \"{}\": ", path.display());
     error.split_once(&setting).map_or(error, |(_, message)| message).to_owned()
@@ -113,7 +114,7 @@ fn gzip(content: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Values at which things break.
+/// Values that often break readers.
 const EDGE_VALUES: [&str; 20] = [
     "",
     " ",
@@ -167,13 +168,13 @@ fn damage(bytes: &mut Vec<u8>, stream: &mut Stream) {
     }
 }
 
-/// The line that a byte is in, with its end.
+/// The line of the byte at this place, with its line end.
 fn line_at(bytes: &[u8], at: usize) -> Range<usize> {
     let start = bytes[..at].iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
     start..bytes[at..].iter().position(|&byte| byte == b'\n').map_or(bytes.len(), |end| at + end + 1)
 }
 
-/// The value that a byte is in, or behind.
+/// The value that contains the byte at this place, or ends before it.
 fn value_at(bytes: &[u8], at: usize) -> Range<usize> {
     let ends = |byte: &u8| b",\r\n".contains(byte);
     let start = bytes[..at].iter().rposition(ends).map_or(0, |end| end + 1);
@@ -189,13 +190,13 @@ fn swap(bytes: &mut Vec<u8>, one: Range<usize>, other: Range<usize>) {
     }
 }
 
-/// A file that is cut to be written again is put on the disk at once by some systems, which takes long.
+/// Some systems write a truncated file to disk at once, which is slow, so a new file replaces it.
 fn replace_file(path: &Path, bytes: &[u8]) {
     let _ = fs::remove_file(path);
     fs::write(path, bytes).unwrap();
 }
 
-/// What a file holds as lines, if it is text.
+/// The lines of a file, if it is text.
 fn lines(bytes: &[u8]) -> Option<Vec<String>> {
     let mut text = Vec::new();
     if bytes.starts_with(&[0x1f, 0x8b]) {
@@ -207,7 +208,7 @@ fn lines(bytes: &[u8]) -> Option<Vec<String>> {
     (!text.starts_with("PAR1")).then(|| text.split('\n').map(str::to_owned).collect())
 }
 
-/// Whether an error tells of the file, and of lines that are there and hold what it says.
+/// Checks that an error names the file, and only lines that exist and hold what the error quotes.
 fn check(error: &str, path: &Path, bytes: &[u8]) -> Result<(), String> {
     let message = error.strip_prefix(&format!("{}: ", path.display())).ok_or("the file is not named")?;
     let Some(lines) = lines(bytes) else {
@@ -215,7 +216,7 @@ fn check(error: &str, path: &Path, bytes: &[u8]) -> Result<(), String> {
     };
     for (at, name) in message.match_indices("line ") {
         let digits: String = message[at + name.len()..].chars().take_while(char::is_ascii_digit).collect();
-        // What stands in the file may speak of lines too.
+        // The content of the file may contain the word, too.
         let Ok(line) = digits.parse::<usize>() else { continue };
         let text = lines.get(line.wrapping_sub(1)).ok_or(format!("there is no line {line}"))?;
         let client = message.split("client \"").nth(1).and_then(|rest| rest.split('"').next());
@@ -227,7 +228,7 @@ fn check(error: &str, path: &Path, bytes: &[u8]) -> Result<(), String> {
 }
 
 impl FuzzTarget {
-    /// Tries the damaged files of these numbers, and says how many were refused; or which of them did harm.
+    /// Tries the damaged files of these numbers. Returns how many were refused, or the input that failed.
     fn run(&self, numbers: Range<u64>, path: &Path) -> Result<u64, String> {
         let mut n_refused = 0;
         for number in numbers {
@@ -253,20 +254,20 @@ impl FuzzTarget {
     }
 }
 
-/// So many inputs for each reader, or as many as `EBBFLOW_FUZZ` says.
+/// The number of inputs per reader: 3000, or `EBBFLOW_FUZZ`.
 fn n_inputs() -> u64 {
     std::env::var("EBBFLOW_FUZZ").map_or(3000, |text| text.parse().expect("EBBFLOW_FUZZ is a number"))
 }
 
 #[test]
-fn readers_take_whole_files() {
+fn readers_accept_undamaged_files() {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("whole");
     for target in targets() {
         let taken = target.seeds.iter().filter(|seed| {
             fs::write(&path, seed).unwrap();
             (target.read)(&path).is_ok()
         });
-        // But for the one that has an interval which ends before it starts.
+        // Except the file with an interval that ends before it starts.
         assert_eq!(
             taken.count(),
             target.seeds.len() - usize::from(target.name == "traces"),
@@ -277,7 +278,7 @@ fn readers_take_whole_files() {
 }
 
 #[test]
-fn what_is_damaged_does_not_panic_and_is_reported_with_the_file_and_the_line() {
+fn damaged_files_are_reported_with_file_and_line_and_never_panic() {
     let (inputs, threads) = (n_inputs(), std::thread::available_parallelism().map_or(1, usize::from) as u64);
     for target in targets() {
         let attack = |at: u64| {

@@ -1,4 +1,4 @@
-//! Traces from files: what is read, what is refused and how that is told; what is written plays the same again.
+//! Traces from files: what is read, what is refused with which error, and what is written and read back.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ fn a_trace_starts_at_midnight_unless_it_gives_the_observation_period() {
     assert_eq!((trace.starts_s(), trace.ends_s(), trace.up_shares()), (2.0, 20.0, vec![0.125, 0.0]));
 }
 
-/// A file with this below its line of names, and why it is refused.
+/// Checks why a file with these rows below its header is refused.
 fn check(name: &str, rows: &str, expected: &str) {
     check_whole(name, &format!("client,from,to\n{rows}"), expected);
 }
@@ -66,7 +66,7 @@ fn check_whole(name: &str, text: &str, expected: &str) {
 }
 
 #[test]
-fn what_is_no_trace_is_refused() {
+fn files_that_are_no_traces_are_refused() {
     let give = "give a table with the columns client, from, to";
     let none = format!("expected at least one row below the columns' names, found none; {give}");
     check_whole("empty.csv", "", &none);
@@ -84,8 +84,8 @@ fn what_is_no_trace_is_refused() {
     check(
         "never.csv",
         "a,,\n",
-        "expected at least one interval, found none; give one, or the columns seen_from, seen_to, which say how long \
-         the trace is",
+        "expected at least one interval, found none; add one, or the columns seen_from and seen_to, which give the \
+         trace its length",
     );
     check("ragged.csv", "a,1,2\na,3\n", "expected 3 values in line 3, found 2; correct the file");
     let gone = Trace::read(Path::new("gone.csv"), &REFUSE).unwrap_err().to_string();
@@ -94,7 +94,7 @@ fn what_is_no_trace_is_refused() {
 
 #[test]
 fn wrong_rows_are_reported_with_their_line() {
-    let drop = "correct it, or drop such intervals with repair = true";
+    let drop = "correct it, or drop wrong intervals with repair = true";
     check(
         "number.csv",
         "a,1,2\na,x,4\n",
@@ -115,23 +115,23 @@ fn wrong_rows_are_reported_with_their_line() {
         "a,1,2\na,,4\n",
         "line 3: client \"a\": from: expected seconds as a number, found \"\"; correct it",
     );
-    check("negative.csv", "a,-1,2\n", &format!("line 2: client \"a\": begins at -1 s, before 0; {drop}"));
+    check("negative.csv", "a,-1,2\n", &format!("line 2: client \"a\": it begins at -1 s, before 0; {drop}"));
     check(
         "backwards.csv",
         "a,1,2\nb,30,10.5\n",
-        &format!("line 3: client \"b\": ends at 10.5 s, before it starts at 30 s; {drop}"),
+        &format!("line 3: client \"b\": it ends at 10.5 s, before it starts at 30 s; {drop}"),
     );
-    check("point.csv", "a,7,7\n", &format!("line 2: client \"a\": starts and ends at 7 s; {drop}"));
+    check("point.csv", "a,7,7\n", &format!("line 2: client \"a\": it starts and ends at 7 s; {drop}"));
     check(
         "overlap.csv",
         "a,10,20\nb,0,50\na,0,11\n",
-        "line 2: client \"a\": starts at 10 s, before the one in line 4 ends at 11 s; correct it, or join such \
+        "line 2: client \"a\": it starts at 10 s, before the one in line 4 ends at 11 s; correct it, or join overlapping \
          intervals with repair = true",
     );
     check(
         "years.csv",
         "a,10,20\nb,1700000000000,1700000060000\n",
-        "line 3: client \"b\": 1700000060000 s are more than a hundred years; give seconds, not milliseconds",
+        "line 3: client \"b\": 1700000060000 s is more than a hundred years; give seconds, not milliseconds",
     );
     check(
         "nameless.csv",
@@ -142,7 +142,7 @@ fn wrong_rows_are_reported_with_their_line() {
     check(
         "lines.csv",
         "\n\"a,b\",1,2\r\n\r\nc,3,3\n",
-        &format!("line 5: client \"c\": starts and ends at 3 s; {drop}"),
+        &format!("line 5: client \"c\": it starts and ends at 3 s; {drop}"),
     );
 }
 
@@ -152,9 +152,9 @@ fn gzip(content: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Files with blank lines anywhere, of which each has two rows that overlap.
+/// Files with blank lines at random places, each with two rows that overlap.
 #[test]
-fn lines_are_the_true_ones_however_a_file_is_written() {
+fn line_numbers_are_right_however_a_file_is_written() {
     for seed in 0..300 {
         let mut stream = Stream::of_run(seed, "lines");
         let ends = [&["\n"][..], &["\r\n"], &["\r"], &["\n", "\r\n"]][stream.below(4)];
@@ -180,7 +180,7 @@ fn lines_are_the_true_ones_however_a_file_is_written() {
             }
         }
         let expected = format!(
-            "line {}: client \"w\": starts at 18001 s, before the one in line {} ends at 20000 s; ",
+            "line {}: client \"w\": it starts at 18001 s, before the one in line {} ends at 20000 s; ",
             line_numbers[1], line_numbers[0]
         );
         for content in [text.clone().into_bytes(), gzip(text.as_bytes())] {
@@ -196,21 +196,21 @@ fn times_outside_the_observation_are_refused() {
     let check = |name, rows: &str, expected: &str| {
         check_whole(name, &format!("client,from,to,seen_from,seen_to\n{rows}"), expected);
     };
-    let drop = "correct it, or drop such intervals with repair = true";
+    let drop = "correct it, or drop wrong intervals with repair = true";
     check(
         "outside.csv",
         "a,5,11,0,10\n",
-        &format!("line 2: client \"a\": up from 5 s to 11 s, but watched from 0 s to 10 s; {drop}"),
+        &format!("line 2: client \"a\": it is up from 5 s to 11 s, but observed from 0 s to 10 s; {drop}"),
     );
     check(
         "no-time.csv",
         "a,,,10,10\n",
-        "line 2: client \"a\": watched from 10 s to 10 s; give a beginning from 0 on and an end after it",
+        "line 2: client \"a\": it is observed from 10 s to 10 s; give a start of at least 0 and a later end",
     );
     check(
         "otherwise.csv",
         "a,1,2,0,10\na,3,4,0,11\n",
-        "line 3: client \"a\": watched from 0 s to 11 s, but from 0 s to 10 s in line 2; give the same in all rows of \
+        "line 3: client \"a\": it is observed from 0 s to 11 s, but from 0 s to 10 s in line 2; give the same period in all rows of \
          a client",
     );
     check(
@@ -232,11 +232,12 @@ fn milliseconds_mixed_with_seconds_are_refused() {
         "mixed.csv",
         &mixed,
         "line 50: client \"c\": its times seem to be in another unit: 1 of 3 clients, this one among them, have times \
-         about 1000 times as large as the others; give seconds throughout, or check_units = false if they are",
+         about 1000 times as large as those of the others; give seconds throughout, or set check_units = \
+         false if they are right",
     );
     let meant = ReadOptions { check_units: false, ..REFUSE };
     assert_eq!(read("meant.csv", &format!("client,from,to\n{mixed}"), &meant).unwrap().n_intervals(), 72);
-    // Long or late alone is no other unit.
+    // Intervals that are only long or only late do not show another unit.
     for rows in ["a,0,10\nb,5000,6000\n", "a,0,10\nb,0,100000\n", "a,0,10\nb,900000,900020\n"] {
         read("far.csv", &format!("client,from,to\n{rows}"), &REFUSE).unwrap();
     }
@@ -259,19 +260,19 @@ fn repair_drops_and_joins() {
     assert_eq!(repairs, expected);
     assert_eq!(
         repairs.to_string(),
-        "8 intervals read, 1 dropped that begin before 0, 1 dropped that end before they start, 1 dropped that have no \
-         length, 2 joined that overlap"
+        "8 intervals read, 1 dropped because they begin before 0, 1 dropped because they end before they start, 1 dropped because \
+         they have no length, 2 joined because they overlap"
     );
     let text = "client,from,to,seen_from,seen_to\na,5,11,0,10\na,5,6,0,10\n";
     let trace = read("repair-outside.csv", text, &REPAIR).unwrap();
     assert_eq!((trace.repairs().outside_observation, all(&trace)), (1, vec![vec![(5.0, 6.0)]]));
-    // What is no number cannot be repaired.
+    // A value that is not a number cannot be repaired.
     assert!(read("repair-number.csv", "client,from,to\na,x,2\n", &REPAIR).is_err());
 }
 
-/// Random rows, most of them wrong in some way, against the plainest reading of them.
+/// Random rows, most of them wrong in some way, compared with the simplest reading of them.
 #[test]
-fn repaired_traces_are_up_when_a_right_interval_says_so() {
+fn repaired_traces_are_up_in_their_valid_intervals() {
     for seed in 0..200 {
         let mut stream = Stream::of_run(seed, "rows");
         let rows: Vec<_> = (0..20)
@@ -308,9 +309,9 @@ fn parquet_and_compressed_files_are_read() {
         error.replace(at(name).to_str().unwrap(), "at")
     };
     // Of clients 7, 8, 7 the second has no interval.
-    let expected = "at: row 3: client \"7\": starts at 12 s, before the one in row 1 ends at 20 s; ";
+    let expected = "at: row 3: client \"7\": it starts at 12 s, before the one in row 1 ends at 20 s; ";
     assert!(wrong("overlap.parquet").starts_with(expected), "{}", wrong("overlap.parquet"));
-    let expected = "at: line 4: client \"a\": ends at 10 s, before it starts at 30 s; ";
+    let expected = "at: line 4: client \"a\": it ends at 10 s, before it starts at 30 s; ";
     assert!(wrong("backwards.csv.gz").starts_with(expected), "{}", wrong("backwards.csv.gz"));
 }
 
@@ -330,7 +331,7 @@ fn who_is_up(world: &mut dyn Availability, number: u32, n_clients: usize) -> Vec
 fn a_world_written_as_a_trace_plays_the_same_again() {
     let (n_clients, n_rounds) = (150, 200);
     for round_s in [60.0, 0.1] {
-        // Some clients are up often, one in three hardly ever, and nobody in the last rounds.
+        // Some clients are up often, one in three rarely, and none in the last rounds.
         let rounds: Vec<Bits> = (0..n_rounds)
             .map(|number| {
                 let mut up = Bits::new(n_clients);
@@ -363,7 +364,7 @@ fn a_world_written_as_a_trace_plays_the_same_again() {
                 let expected: Vec<_> = up.iter().collect();
                 assert_eq!(who_is_up(world.as_mut(), number as u32, n_clients), expected, "{number}");
             }
-            // Fractions of a second do not add up to the very same numbers in the second lap.
+            // In the second lap, fractions of a second do not add up to exactly the same numbers.
             if round_s == 60.0 {
                 let again = who_is_up(world.as_mut(), n_rounds + 3, n_clients);
                 assert_eq!(again.is_empty(), after == "down");
@@ -383,7 +384,7 @@ fn settings_are_checked() {
     assert_eq!(build("round_s = 5.0", 7), None);
     assert_eq!(build("round_s = 5.0\nbeyond_clients = \"error\"", 2), None);
     let expected = "a.toml:4:1: world.availability.beyond_clients = \"error\": the recording has 2 clients, but the data \
-                    has 7; give \"repeat\" or \"down\", or fewer";
+                    has 7; give \"repeat\" or \"down\", or use fewer clients";
     assert_eq!(build("round_s = 5.0\nbeyond_clients = \"error\"", 7).unwrap(), expected);
     assert!(build("", 2).unwrap().contains("round_s"));
     assert!(build("round_s = 5.0\ntime_scale = 0.0", 2).unwrap().contains("give a number above 0"));
@@ -396,7 +397,7 @@ fn settings_are_checked() {
     assert_eq!(played, [[0], [0], [1], [1], [0], [0]]);
 }
 
-/// A file with this below its line of names, played to so many clients for a few rounds of a second.
+/// Plays a file with these rows below its header to this many clients, for some rounds of one second.
 fn played(name: &str, rows: &str, rest: &str, n_clients: usize) -> Result<Vec<Vec<usize>>, String> {
     let path = file(name, format!("client,from,to\n{rows}").as_bytes());
     let text = format!("file = '{}'\nround_s = 1.0\n{rest}", path.display());
@@ -416,9 +417,9 @@ fn whole_numbers_are_clients_of_the_run() {
     plays(rows, "clients = \"by-number\"", 5, &[&[4], &[1], &[4], &[0], &[0], &[0]]);
     plays(rows, "clients = \"in-order\"", 3, &[&[0], &[1], &[0], &[2], &[2], &[2]]);
     plays(rows, "beyond_clients = \"down\"", 9, &[&[4], &[1], &[4], &[0], &[0], &[0]]);
-    // As tables of fractions write them.
+    // Tables of fractions write whole numbers like this.
     plays("1.0,0,3\n0.0,3,6\n", "", 2, &[&[1], &[1], &[1], &[0], &[0], &[0]]);
-    // Names are in order, unless all are numbers.
+    // Names are numbered in order, unless all are numbers.
     plays("4,0,3\nb,3,6\n", "", 2, &[&[0], &[0], &[0], &[1], &[1], &[1]]);
 }
 
@@ -428,24 +429,24 @@ fn numbers_that_no_client_of_the_run_has_are_refused() {
         let error = played("unknown.csv", rows, rest, n_clients).unwrap_err();
         assert!(error.ends_with(expected), "{error}");
     };
-    let number = "correct it, leave it out, or number clients as they occur with clients = \"in-order\"";
+    let number = "correct it, leave it out, or number clients by occurrence with clients = \"in-order\"";
     refused(
         "1,0,1\n99,0,1\n5,1,2\n",
         "",
         5,
-        &format!("at: line 3: client \"99\": is none of the 5 clients of the run, 0 to 4; {number}"),
+        &format!("at: line 3: client \"99\": it is not among the 5 clients of the run, 0 to 4; {number}"),
     );
     refused(
         "-1,0,1\n",
         "",
         1,
-        &format!("at: line 2: client \"-1\": is none of the 1 clients of the run, 0 to 0; {number}"),
+        &format!("at: line 2: client \"-1\": it is not among the 1 clients of the run, 0 to 0; {number}"),
     );
     refused(
         "1,0,1\nb,0,1\n",
         "clients = \"by-number\"",
         5,
-        "at: line 3: client \"b\": expected a whole number, as clients = \"by-number\" says; correct it, or give \
+        "at: line 3: client \"b\": expected a whole number, because clients = \"by-number\"; correct it, or set \
          clients = \"in-order\"",
     );
     refused(
@@ -453,12 +454,12 @@ fn numbers_that_no_client_of_the_run_has_are_refused() {
         "beyond_clients = \"error\"",
         5,
         "beyond_clients = \"error\": the recording has no client 0, nor 2 others below 4; give \"repeat\" or \"down\", \
-         by which they are never up",
+         then they are never up",
     );
 }
 
-/// Rows of four clients over seven days, each up for about twenty minutes of most hours; those that `in_ms` picks, by
-/// number and day, are in milliseconds.
+/// Rows of four clients over seven days, each up for about twenty minutes of most hours. Rows for which
+/// `in_ms` holds, by number and day, are in milliseconds.
 fn week(in_ms: impl Fn(usize, u32) -> bool) -> String {
     let mut stream = Stream::of_run(1, "week");
     let mut rows = String::new();
@@ -479,17 +480,20 @@ fn rows_in_milliseconds_are_refused_wherever_they_stand() {
         let error = read(name, &format!("client,from,to\n{rows}"), &REFUSE).unwrap_err();
         let expected = format!("at: line {line}: client ");
         assert!(error.starts_with(&expected) && error.contains("another unit"), "{name}: {error}");
-        assert!(error.ends_with("give seconds throughout, or check_units = false if they are"), "{error}");
+        assert!(
+            error.ends_with("give seconds throughout, or set check_units = false if they are right"),
+            "{error}"
+        );
         let meant = ReadOptions { check_units: false, repair: true, ..REFUSE };
         read(name, &format!("client,from,to\n{rows}"), &meant).unwrap();
-        // What overlaps only because of its unit is not joined.
+        // Rows that overlap only because of their unit are not joined.
         assert!(read(name, &format!("client,from,to\n{rows}"), &REPAIR).is_err());
     };
     for at in [5, 50, 100, 167, 400, 671] {
         refused("one-row.csv", &week(|row, _| row == at), at + 2);
     }
     for tenths in [1, 3, 5, 6] {
-        // The first rows would be early in milliseconds too.
+        // The first rows would be early in milliseconds, too.
         refused("tenths.csv", &week(|row, _| row >= 40 && row % 10 < tenths), 42);
     }
     for day in 1..7_u32 {
@@ -498,12 +502,12 @@ fn rows_in_milliseconds_are_refused_wherever_they_stand() {
 }
 
 #[test]
-fn late_rows_and_long_rows_are_no_other_unit() {
+fn rows_that_are_only_late_or_only_long_are_accepted() {
     let taken = |name: &str, rows: &str| {
         read(name, &format!("client,from,to\n{rows}"), &REFUSE).unwrap();
     };
     taken("week.csv", &week(|_, _| false));
-    // A dense first day, then now and then a row for a year, one of them for nine hours and one for a week.
+    // A dense first day, then occasional rows for a year, one of them nine hours long and one a week.
     let mut rows: String =
         (0..600).map(|at| format!("c{},{},{}\n", at % 30, at * 144, at * 144 + 600)).collect();
     for day in (5..365).step_by(9) {
@@ -517,7 +521,7 @@ fn late_rows_and_long_rows_are_no_other_unit() {
         rows += &format!("c{},{},{}\n", day % 30, day * 86_400, day * 86_400 + length);
     }
     taken("year.csv", &rows);
-    // A year with a row a week, of seconds to days.
+    // A year with one row per week, of seconds to days.
     let mut stream = Stream::of_run(2, "year");
     let sparse: String = (0..52)
         .map(|week| {
@@ -526,7 +530,7 @@ fn late_rows_and_long_rows_are_no_other_unit() {
         })
         .collect();
     taken("sparse.csv", &sparse);
-    // One phone that is never unplugged.
+    // A phone that is never unplugged.
     taken("long.csv", &(week(|_, _| false) + "d,0,31000000\n"));
     if let Some(flash) = flash("flash-ready-1000.csv.gz") {
         let rows: String = (0..flash.n_clients())
@@ -547,7 +551,7 @@ fn a_recording_of_days_is_repeated_after_whole_days() {
 }
 
 #[test]
-fn times_beyond_what_can_be_told_apart_are_refused() {
+fn times_that_would_lose_precision_are_refused() {
     let refused = |rest: &str, n_rounds, expected: &str| {
         let path = file("times.csv", b"client,from,to\n0,0,10\n");
         let text = format!("[world.availability]\nfile = '{}'\n{rest}", path.display());
@@ -556,25 +560,25 @@ fn times_beyond_what_can_be_told_apart_are_refused() {
         let error = (ENTRY.build)(&tree.table("world.availability", context)).err().unwrap().to_string();
         assert!(error.contains(expected), "{error}");
     };
-    let after = "s, more than 1e12; give less, or fewer rounds";
-    refused("round_s = 1e308", 100, &format!("the run would end after inf {after}"));
+    let after = "s, more than 1e12; give a smaller value, or fewer rounds";
+    refused("round_s = 1e308", 100, &format!("the run would last inf {after}"));
     refused(
         "round_s = 1e11",
         100,
-        &format!("availability.round_s = 100000000000.0: the run would end after 1e13 {after}"),
+        &format!("availability.round_s = 100000000000.0: the run would last 1e13 {after}"),
     );
     refused("round_s = 600.0\ntime_scale = 1e300", 9, "availability.time_scale = 1000000000000000");
     refused(
         "round_s = 600.0\nstart_s = 1e300",
         9,
-        "more than a hundred years, which no recording has; give less",
+        "it is beyond a hundred years, where no recording reaches; give an earlier time",
     );
 }
 
 /// A file of FLASH. Without it the test is skipped, but never in CI.
 fn flash(name: &str) -> Option<Trace> {
     if env::var_os(DATA_VARIABLE).is_some() {
-        // Named but not there: a mistake worth hearing of anywhere.
+        // A folder that is named but missing is a mistake on any machine.
         let folder = data_folder(None).unwrap();
         if folder.join("traces").is_dir() {
             return Some(Trace::read(&folder.join("traces").join(name), &REFUSE).unwrap());
@@ -582,7 +586,7 @@ fn flash(name: &str) -> Option<Trace> {
     }
     let missing = format!("no folder traces in {DATA_VARIABLE}");
     assert!(env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}, which CI must have");
-    // Not by `eprintln`, which shows only when a test fails.
+    // `eprintln` shows only when a test fails.
     let _ = writeln!(io::stderr(), "skipped: the test on real traces ({missing})");
     None
 }
@@ -603,10 +607,10 @@ fn real_flash_ready() {
     let percent = |share: f64| (share * 1000.0).round() / 10.0;
     assert_eq!(percent(shares.iter().sum::<f64>() / 710.0), 9.5);
     assert_eq!(percent((shares[354] + shares[355]) / 2.0), 5.5);
-    // The 95th percentile, 0.95 of the way from the least to the most.
+    // The 95th percentile, by linear interpolation.
     assert_eq!(((shares[673] + 0.55 * (shares[674] - shares[673])) * 100.0).round(), 32.0);
 
-    // Played to 2,000 clients for ten days, as many are up; more of them by night than by day.
+    // Played to 2,000 clients for ten days, the share up is the same, and higher by night than by day.
     let playback = Playback::new(
         trace,
         PlaybackOptions { start_s: Some(23.0 * 86_400.0), ..PlaybackOptions::default() },

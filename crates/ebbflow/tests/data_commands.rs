@@ -153,8 +153,8 @@ fn what_cannot_be_fetched_is_named_with_the_remedy() {
     assert!(two.contains("shakespeare cannot be") && two.contains("flash-traces cannot be"), "{two}");
     let file = write(place.path(), "file", "");
     let below = format!("{file}/data");
-    check("mnist", &below, &format!("{below}: data cannot be put there: "));
-    check("mnist", &below, "--data names this folder: make it writable, or name another with --data");
+    check("mnist", &below, &format!("{below}: data cannot be written there: "));
+    check("mnist", &below, "make this folder writable (named by --data), or name another with --data");
 
     // Files that are there and are not MNIST: nothing is fetched, and nothing overwritten.
     fs::create_dir(place.path().join("mnist")).unwrap();
@@ -164,7 +164,7 @@ fn what_cannot_be_fetched_is_named_with_the_remedy() {
         }
     }
     check("mnist", folder, "mnist/train-images-idx3-ubyte: expected sha256 ba891046e6505d7aadcbbe25680a0738");
-    check("mnist", folder, "move the file away, or have it replaced with --force");
+    check("mnist", folder, "move the file away, or replace it with --force");
     assert_eq!(fs::read(place.path().join("mnist/train-images-idx3-ubyte")).unwrap(), b"mine");
 }
 

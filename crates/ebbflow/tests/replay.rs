@@ -208,7 +208,7 @@ fn a_replay_repeats_from_its_own_record_alone() {
     std::fs::write(&file, text.replacen("\"n_enrolled\":10", "\"n_enrolled\":11", 1)).unwrap();
     let error = fail(&["run", moved.to_str().unwrap(), "--quiet"]);
     assert!(
-        error.contains("world.replay.crc32 = ") && error.contains("restore them, or leave this out"),
+        error.contains("world.replay.crc32 = ") && error.contains("restore them, or leave out crc32"),
         "{error}"
     );
 }
@@ -245,8 +245,8 @@ fn what_cannot_be_replayed_is_named_with_the_remedy() {
     );
     check(
         &[folder, "--set", "data.clients=11"],
-        "replay AT/recorded: world.replay.record = \"AT/recorded\": AT/recorded: it has a client 11, for which [data] has nothing: its \
-         clients are 0 to 10; split the data among 12 or more",
+        "replay AT/recorded: world.replay.record = \"AT/recorded\": AT/recorded: the record has a client 11, but [data] has only \
+         clients 0 to 10; split the data among 12 or more",
     );
     check(
         &["AT/none".replace("AT", place.path().to_str().unwrap()).as_str()],

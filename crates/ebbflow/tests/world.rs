@@ -107,7 +107,9 @@ fn what_is_not_taken_as_recorded_is_noted() {
     let trace = write(place.path(), "t.csv", "client,from,to\n0,0,1200\n0,600,1800\n3,5,5\n3,600,1200\n");
     let world =
         format!("[world.availability]\nkind = \"trace\"\nfile = \"{trace}\"\nround_s = 600.0\nrepair = true");
-    let repaired = format!("{trace}: 4 intervals read, 1 dropped that have no length, 1 joined that overlap");
+    let repaired = format!(
+        "{trace}: 4 intervals read, 1 dropped because they have no length, 1 joined because they overlap"
+    );
     let missing = format!("{trace}: clients 1 and 2 do not occur and are never up");
     let config = |rest: &str| {
         format!(
@@ -133,7 +135,7 @@ fn what_is_not_taken_as_recorded_is_noted() {
     fs::write(&trace, format!("client,from,to\n{names}")).unwrap();
     let message = stderr_of(&["world", &run, "--rounds", "2", "--out", &out("more")]);
     let expected =
-        format!("world: {trace}: of 21 clients the first 20 play, in the order in which they occur\n");
+        format!("world: {trace}: the first 20 of 21 clients are used, in the order in which they occur\n");
     assert_eq!(message, expected);
 }
 
@@ -409,11 +411,11 @@ fn wrong_worlds_are_errors_with_the_remedy() {
     check("[world.work]\nkind = \"flexx\"", "did you mean \"flex\"?");
     check(
         "[world.churn]\narrivals = 1.0\nlifetime = 0.5",
-        "world.churn.lifetime = 0.5: less than a round; give at least 1",
+        "world.churn.lifetime = 0.5: it is shorter than a round; give at least 1",
     );
     check(
         "[world]\narrivals = [{ round = 1, clients = [0] }]\n[world.churn]\narrivals = 1.0",
-        "arrivals and departures are scheduled; leave out one of them",
+        "it excludes scheduled arrivals and departures; leave out one of the two",
     );
 }
 
@@ -570,7 +572,7 @@ fn schedules_end_with_the_run() {
     for words in [["run", &never], ["world", &never]] {
         let error = fail(&words);
         let expected = "world.arrivals[0].round = 6: client 3 arrives in round 6, but the last is round 5, so it \
-                        never happens; give an earlier round, or more to run.rounds";
+                        never happens; give an earlier round, or a larger run.rounds";
         assert!(error.contains(expected), "{error}");
     }
     // Fewer rounds of the same are no mistake, and what was begun can be repeated.
@@ -594,11 +596,11 @@ fn members_are_given_once() {
     };
     check(
         "[world]\nmembers = \"a.csv\"\n[world.churn]\narrivals = 1.0",
-        "world.members = \"a.csv\": [world.churn] says who is in; leave out one of them",
+        "world.members = \"a.csv\": it excludes [world.churn]; leave out one of the two",
     );
     check(
         "[world]\nmembers = \"a.csv\"\narrivals = [{ round = 1, clients = [0] }]",
-        "world.members = \"a.csv\": arrivals and departures are scheduled; leave out one of them",
+        "world.members = \"a.csv\": it excludes scheduled arrivals and departures; leave out one of the two",
     );
 }
 

@@ -405,12 +405,12 @@ fn scripts_that_cannot_be_played() {
     refused(
         &format!("{base}script = [[0, {{ client = 0, steps = 1 }}]]"),
         &[],
-        "DIR/a.toml:12:15: world.script[0][1]: client 0 answers twice in round 0",
+        "DIR/a.toml:12:15: world.script[0][1]: client 0 is listed twice in round 0",
     );
     refused(
         &format!("{base}script = [[{{ client = 0, late = 33 }}]]"),
         &[],
-        "DIR/a.toml:12:12: world.script[0][0]: an answer can be at most 32 rounds late",
+        "DIR/a.toml:12:12: world.script[0][0]: an update can be at most 32 rounds late",
     );
     refused(
         &format!("{base}script = [[{{ client = 0, step = 1 }}]]"),

@@ -9,7 +9,7 @@ use crate::samples::{gzip, tar_of};
 
 type Unpack = fn(&Path, &[&str], &mut FileHandler<'_>) -> Result<(), SourceError>;
 
-/// What is taken, in order; or why nothing more was.
+/// The extracted files in order, or why extraction failed.
 fn unpacked(unpack: Unpack, archive: &[u8], wanted: &[&str]) -> Result<Vec<(String, String)>, String> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("archive");
@@ -21,7 +21,7 @@ fn unpacked(unpack: Unpack, archive: &[u8], wanted: &[&str]) -> Result<Vec<(Stri
         taken.push((name.to_owned(), text));
         Ok(())
     });
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing is written beside the archive");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing but the archive is there");
     match done {
         Ok(()) => Ok(taken),
         Err(SourceError::Failed(reason)) => Err(reason),
@@ -36,7 +36,7 @@ fn check(unpack: Unpack, archive: &[u8], wanted: &[&str], expected: Result<&[(&s
     assert_eq!(unpacked(unpack, archive, wanted), expected.map_err(str::to_owned));
 }
 
-/// Two wanted files among others that mean no good.
+/// Two wanted files among hostile entries.
 fn hostile_tar() -> Vec<u8> {
     use EntryType::{Regular, Symlink};
     tar_of(&[
@@ -59,7 +59,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
 }
 
-/// An `ar` archive as Debian writes it; the first members have odd lengths.
+/// An `ar` archive as Debian writes it; its first members have odd lengths.
 fn deb(data_name: &str, data: &[u8]) -> Vec<u8> {
     let mut package = b"!<arch>\n".to_vec();
     for (name, content) in [("debian-binary", &b"2.0"[..]), ("control.tar.xz", b"12345"), (data_name, data)] {
@@ -92,13 +92,13 @@ fn only_wanted_files_are_taken_out_of_a_tgz() {
 }
 
 #[test]
-fn a_deb_may_be_compressed_in_any_of_its_ways() {
+fn a_deb_may_be_compressed_in_any_supported_way() {
     let tar = hostile_tar();
     check(extract_deb, &deb("data.tar", &tar), &WANTED, Ok(&TAKEN));
     check(extract_deb, &deb("data.tar.gz", &gzip(&tar)), &WANTED, Ok(&TAKEN));
     check(extract_deb, &deb("data.tar.xz", &xz(&tar)), &WANTED, Ok(&TAKEN));
     check(extract_deb, &deb("data.tar.zst/", &zstd(&tar)), &WANTED, Ok(&TAKEN));
-    let message = "the archive is damaged: data.tar.lzma is compressed in a way not known here";
+    let message = "the archive is damaged: the compression of data.tar.lzma is not supported";
     check(extract_deb, &deb("data.tar.lzma", &tar), &WANTED, Err(message));
     check(extract_deb, b"PK, no package", &WANTED, Err("the archive is damaged: not a Debian package"));
 }
@@ -112,8 +112,8 @@ fn only_wanted_files_are_taken_out_of_a_zip() {
 }
 
 #[test]
-fn what_unpacks_to_too_much_is_refused() {
-    // A file that never ends, in front of what is wanted.
+fn an_archive_that_unpacks_to_too_much_is_refused() {
+    // An endless file before the wanted one.
     let mut endless = Header::new_ustar();
     endless.set_size(1 << 40);
     endless.set_cksum();
@@ -134,7 +134,7 @@ fn names_outside_of_headers_are_not_read() {
     check(extract_tgz, &gzip(&tar), &["data/o"], Ok(&[("data/o", "first")]));
 }
 
-/// Tries the archive cut off at many lengths up to where all that is wanted has come.
+/// Tries the archive cut off at many lengths, up to the end of the last wanted file.
 fn check_truncated(unpack: Unpack, archive: &[u8], step: usize, n_last: usize) {
     for n_left in (0..archive.len() - n_last).step_by(step) {
         assert!(unpacked(unpack, &archive[..n_left], &WANTED).is_err(), "{n_left} of {}", archive.len());
@@ -142,9 +142,9 @@ fn check_truncated(unpack: Unpack, archive: &[u8], step: usize, n_last: usize) {
 }
 
 #[test]
-fn an_archive_that_breaks_off_is_refused_wherever_it_does() {
+fn an_archive_truncated_anywhere_is_refused() {
     let tar = hostile_tar();
-    // Two empty blocks end a tar, and the last file is filled up to a block.
+    // A tar ends with two empty blocks, and the last file is padded to a block.
     let filling = 2 * 512 + 512 - "second".len();
     check_truncated(extract_tgz, &gzip(&tar), 3, 40);
     check_truncated(extract_deb, &deb("data.tar", &tar), 61, filling);
@@ -165,7 +165,7 @@ fn no_damaged_byte_makes_an_unpacker_panic() {
         (extract_zip, zip(&TAKEN)),
     ];
     for (unpack, archive) in archives {
-        // What is stored as it is makes a long archive in which most bytes matter alike.
+        // Stored content makes a long archive, so only about 100 of its bytes are tried.
         for byte_idx in (0..archive.len()).step_by(1 + archive.len() / 100) {
             let mut flipped = archive.clone();
             flipped[byte_idx] ^= 1 << (byte_idx % 8);

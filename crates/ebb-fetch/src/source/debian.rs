@@ -1,4 +1,4 @@
-//! Files in Debian packages. Nothing gets installed: the package is downloaded and opened here.
+//! Files in Debian packages. Nothing is installed: the package is downloaded and unpacked here.
 
 use super::install_from_archive;
 use super::program::{PackageDownload, TIME_LIMIT};
@@ -15,7 +15,7 @@ pub(super) fn fetch_files(
     progress: &mut dyn Progress,
 ) -> Result<(), SourceError> {
     let scratch = delivery.scratch()?;
-    // Without a network it should say so soon.
+    // Short time-outs report a missing network soon.
     let options = ["-o", "Acquire::http::Timeout=10", "-o", "Acquire::Retries=0"];
     let arguments = [&options[..], &["download", package]].concat();
     let download = PackageDownload {

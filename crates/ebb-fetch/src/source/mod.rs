@@ -1,4 +1,4 @@
-//! Where files come from: one module a kind of source.
+//! The sources of files: one module per kind.
 
 mod debian;
 mod npm;
@@ -13,7 +13,7 @@ use crate::error::SourceError;
 
 pub(crate) use url::HttpClient;
 
-/// Gets from a source what is missing.
+/// Gets the missing files from a source.
 pub(crate) fn fetch_from(
     source: &DataSource,
     delivery: &mut Delivery,
@@ -31,7 +31,7 @@ pub(crate) fn fetch_from(
     }
 }
 
-/// Unpacks what is missing: `unpack` is told what is wanted and what to do with it.
+/// Unpacks the missing files: `unpack` receives the wanted names and a handler for each file.
 fn install_from_archive(
     files: &'static [SourceFile],
     delivery: &mut Delivery,

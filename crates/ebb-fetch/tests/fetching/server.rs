@@ -1,4 +1,4 @@
-//! A server on this machine that answers as a test wants, and remembers what it was asked.
+//! A server on this machine that responds as a test wants and records its requests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-/// What was asked for.
+/// A request that the server received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) path: String,
-    /// What stands behind `Range:`, if it is there.
+    /// The value of the `Range` header, if there is one.
     pub(crate) range: Option<String>,
 }
 
 impl Request {
-    /// The first byte asked for, of `bytes=5-`.
+    /// The first requested byte: 5 in `bytes=5-`.
     pub(crate) fn start(&self) -> Option<usize> {
         self.range.as_ref()?.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()
     }
@@ -29,7 +29,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers with bytes as they are, head and body; then the connection ends.
+    /// Responds with the returned bytes, head and body, and closes the connection.
     pub(crate) fn start(answer: impl Fn(&Request) -> Vec<u8> + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -43,19 +43,19 @@ impl Server {
                 let mut stream = stream.unwrap();
                 let request = read(&stream);
                 requests_seen.lock().unwrap().push(request.clone());
-                // The client may leave early.
+                // The client may close the connection early.
                 let _ = stream.write_all(&answer(&request));
             }
         });
         Server { address, requests, is_closing: closing, thread: Some(thread) }
     }
 
-    /// A URL that ends in `/`.
+    /// The URL of the server, which ends in `/`.
     pub(crate) fn base(&self) -> String {
         format!("http://{}/", self.address)
     }
 
-    /// What was asked since the last call.
+    /// The requests since the last call.
     pub(crate) fn take_requests(&self) -> Vec<Request> {
         std::mem::take(&mut self.requests.lock().unwrap())
     }
@@ -71,12 +71,12 @@ impl Drop for Server {
     }
 }
 
-/// All of a body.
+/// A response with all of a body.
 pub(crate) fn full(body: &[u8]) -> Vec<u8> {
     response("200 OK", "", body.len(), body)
 }
 
-/// All of a body, or the part that is asked for.
+/// A response with all of a body, or with the requested range.
 pub(crate) fn ranged(body: &[u8], request: &Request) -> Vec<u8> {
     match request.start() {
         None => full(body),
@@ -91,7 +91,7 @@ pub(crate) fn ranged(body: &[u8], request: &Request) -> Vec<u8> {
     }
 }
 
-/// Part of what was promised.
+/// A response that ends before its promised length.
 pub(crate) fn truncated(body: &[u8], n_sent: usize) -> Vec<u8> {
     response("200 OK", "", body.len(), &body[..n_sent])
 }
@@ -100,7 +100,7 @@ pub(crate) fn not_found() -> Vec<u8> {
     response("404 Not Found", "", 4, b"none")
 }
 
-/// Bytes behind a head that may promise anything.
+/// A response with any length in its head.
 pub(crate) fn response(status: &str, header: &str, length: usize, body: &[u8]) -> Vec<u8> {
     let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{header}Connection: close\r\n\r\n");
     [head.as_bytes(), body].concat()

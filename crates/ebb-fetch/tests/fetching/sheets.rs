@@ -1,4 +1,5 @@
-//! A batch that lies there as a WebP sheet and an IDX file of labels counts as the batch, if it makes its bytes.
+//! A batch that is stored as a WebP sheet and an IDX file of labels counts as the batch if it makes the same
+//! bytes.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +15,7 @@ use crate::samples::sha256;
 
 const SIDE: usize = 32;
 
-/// Two tiles side by side belong to the last two labels.
+/// The last two labels belong to two tiles side by side.
 const LABELS: [u8; 3] = [5, 1, 2];
 
 #[test]
@@ -41,7 +42,7 @@ fn a_wrong_pixel_or_label_is_found() {
     check(&LABELS, 8, "batch.webp", &expected);
     check(&LABELS, 8, "batch.webp", &format!("found sha256 {};", sha256(&batch(&LABELS[1..], 8))));
     check(&[5, 1, 3], 9, "batch.webp", &format!("found sha256 {};", sha256(&batch(&[1, 3], 9))));
-    check(&[5, 1], 9, "labels", "found 2 labels, where 2 from 1 on are needed;");
+    check(&[5, 1], 9, "labels", "found 2 labels, but 2 from label 1 on are needed;");
 }
 
 fn data_set() -> DataSet {
@@ -76,7 +77,7 @@ fn data_set() -> DataSet {
     }
 }
 
-/// Two images; the second has this red in its last pixel and is otherwise black, as the first.
+/// Two black images; the last pixel of the second has this red.
 fn batch(labels: &[u8], pixel: u8) -> Vec<u8> {
     let mut batch = vec![0; 2 * (1 + 3 * SIDE * SIDE)];
     batch[0] = labels[0];

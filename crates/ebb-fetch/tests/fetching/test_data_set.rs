@@ -1,4 +1,4 @@
-//! A made-up set, where it is published, and what is heard while it is fetched.
+//! A made-up set, its publication on a server, and the messages while it is fetched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::server::{Request, Server};
 pub(crate) const IMAGES: &[u8] = &[7; 5000];
 pub(crate) const LABELS: &[u8] = b"0123456789";
 
-/// A made-up set and an empty folder to get it into.
+/// A made-up set and an empty folder to fetch it into.
 pub(crate) struct TestDataSet {
     pub(crate) data_set: DataSet,
     pub(crate) folder: DataFolder,
@@ -51,7 +51,7 @@ impl TestDataSet {
         self.get_with(WrongFiles::Refuse).0
     }
 
-    /// What came of it, and what was said.
+    /// The result of a call, and its messages.
     pub(crate) fn get_with(
         &self,
         wrong_files: WrongFiles,
@@ -62,7 +62,7 @@ impl TestDataSet {
         (got, progress.lines)
     }
 
-    /// Every source fails, for a reason that begins so; what is said is told again by the error.
+    /// Checks that every source fails for a reason that begins like this, in the messages and in the error.
     pub(crate) fn check_failures(&self, expected: &[(&str, &str)]) -> String {
         let (got, messages) = self.get_with(WrongFiles::Refuse);
         let error = got.unwrap_err();
@@ -93,7 +93,7 @@ impl TestDataSet {
         fs::write(self.path(name), content).unwrap();
     }
 
-    /// The names of all that is there, but for the lock.
+    /// The names of all files in the folder, without the lock.
     pub(crate) fn files(&self) -> Vec<String> {
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
         let entries = fs::read_dir(self.path("")).unwrap();
@@ -129,7 +129,7 @@ pub(crate) fn urls(server: &Server) -> DataSource {
     DataSource::Urls { base: server.base().leak(), files: MEMBERS }
 }
 
-/// Where nobody answers.
+/// A source on a server that does not respond.
 pub(crate) fn urls_nowhere() -> DataSource {
     DataSource::Urls { base: "http://127.0.0.1:9/", files: MEMBERS }
 }
@@ -139,7 +139,7 @@ pub(crate) fn archive(server: &Server) -> DataSource {
     DataSource::Archive { url, format: ArchiveFormat::TarGz, max_bytes: 10_000, files: MEMBERS }
 }
 
-/// What is published under the name that is asked for.
+/// The content that is published under the requested name.
 pub(crate) fn published(request: &Request) -> Vec<u8> {
     match request.path.as_str() {
         "/images.gz" => gzip(IMAGES),

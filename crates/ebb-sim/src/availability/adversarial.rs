@@ -1,4 +1,4 @@
-//! Clients that hold the first labels are hardly ever up.
+//! Clients that hold the first labels are rarely up.
 //!
 //! Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device Unavailability" (2021).
 
@@ -8,11 +8,11 @@ use super::Availability;
 use super::bernoulli::Bernoulli;
 use super::probabilities::{ByLabels, Smallest};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "adversarial",
-    about: "anew in every round, with a chance that grows with the smallest label a client holds (MIFA)",
-    example: "min_probability = 0.1                # chance of a client with the first label; with only the last it is 1",
+    about: "drawn anew in every round, with a probability that grows with a client's smallest label (MIFA)",
+    example: "min_probability = 0.1      # of a client that holds the first label; with only the last label it is 1",
     build: |settings| {
         let by_labels = ByLabels::smallest(settings.parse::<Smallest>()?, settings);
         Ok(Box::new(Bernoulli::by_labels(by_labels, settings)))
@@ -27,7 +27,8 @@ mod tests {
     fn probabilities_grow_with_the_smallest_label() {
         let n_rounds = 4000;
         let shares = up_shares("adversarial", "min_probability = 0.1", 20, n_rounds);
-        // Client `idx` holds label `idx` of ten; from 10 on also the next, which for the last is label 0.
+        // Client `idx` holds label `idx` of ten. From client 10 on it also holds the next label, which for
+        // the last is label 0.
         for (idx, share) in shares.into_iter().enumerate() {
             let smallest = if idx == 19 { 0 } else { idx % 10 };
             let probability = 0.1 + 0.9 * smallest as f64 / 9.0;

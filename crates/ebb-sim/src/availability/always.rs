@@ -1,4 +1,4 @@
-//! Everybody is up in every round.
+//! Every client is up in every round.
 
 use ebb_round::{Bits, ClientId, RoundNo, stateless};
 use ebb_settings::Entry;
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Availability;
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "always",
-    about: "everybody is up in every round",
+    about: "every client is up in every round",
     example: "",
     build: |settings| Ok(Box::new(settings.parse::<Always>()?)),
 };

@@ -1,4 +1,4 @@
-//! Each client is up with its own chance, anew in every round.
+//! Each client is up with its own probability, drawn anew in every round.
 
 use ebb_round::{Bits, ClientId, RoundNo, Stream, stateless};
 use ebb_settings::{Entry, Probability, Settings, SettingsError};
@@ -9,27 +9,27 @@ use super::Availability;
 use super::draws::fill_bernoulli;
 use super::probabilities::{ByLabels, Class, Probabilities, ProbabilitySettings};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "bernoulli",
-    about: "each client is up with its own chance, anew in every round; one chance for all or one a class (E3CS)",
+    about: "each client is up with its own probability, drawn anew in every round; for all or per class (E3CS)",
     example:
         "probability = 0.5
-# classes = [{ clients = 25, probability = 0.1 }, { clients = 75, probability = 0.9 }]   # instead, in order of id
-# classes = [{ share = 0.25, probability = 0.1 }, { share = 0.75, probability = 0.9 }]   # ... as shares of all clients",
+# classes = [{ clients = 25, probability = 0.1 }, { clients = 75, probability = 0.9 }]   # instead, by number of clients, in order of id
+# classes = [{ share = 0.25, probability = 0.1 }, { share = 0.75, probability = 0.9 }]   # ... or by share of all clients",
     build: |settings| Ok(Box::new(Bernoulli::build(settings)?)),
 };
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    /// For all.
+    /// The probability of every client.
     probability: Option<Probability>,
-    /// For some clients each, in order of id.
+    /// Probabilities by class; the classes divide the clients in the order of their ids.
     classes: Option<Vec<Class>>,
 }
 
-/// A coin for every client and round.
+/// An independent Bernoulli draw for every client and round.
 #[derive(Debug)]
 pub(super) struct Bernoulli {
     seed: u64,
@@ -46,7 +46,7 @@ impl Bernoulli {
         })
     }
 
-    /// Coins with chances made from labels.
+    /// Draws with probabilities that come from labels.
     pub(super) fn by_labels(by_labels: ByLabels, settings: &Settings<'_>) -> Bernoulli {
         Bernoulli {
             seed: settings.context().seed,
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_and_everybody_are_certain() {
+    fn probabilities_0_and_1_are_certain() {
         let mut up = Bits::new(500);
         build("bernoulli", "probability = 0.0", 500).unwrap().mark_up(0, &Bits::new(500), &mut up);
         assert_eq!(up.count(), 0);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_an_odd_fleet_leave_nobody_out() {
+    fn shares_of_an_odd_fleet_cover_every_client() {
         let text = "classes = [{ share = 0.5, probability = 0.0 }, { share = 0.5, probability = 1.0 }]";
         assert_eq!(up_shares("bernoulli", text, 3, 1), [0.0, 0.0, 1.0]);
         assert_eq!(up_shares("bernoulli", text, 1, 1), [0.0]);
@@ -137,11 +137,11 @@ mod tests {
                 ),
                 (
                     "classes = [{ probability = 0.5 }]",
-                    "classes[0]: give clients, how many, or share, what part of all",
+                    "classes[0]: give clients (a number) or share (a part of all)",
                 ),
                 (
                     "classes = [{ clients = 5, probability = 0.5 }, { share = 0.5, probability = 0.5 }]",
-                    "classes[1]: give clients in all classes or share in all",
+                    "classes[1]: give clients in every class, or share in every class",
                 ),
                 ("probability = 0.5\nclasses = []", "classes = []: give probability or classes, not both"),
             ],

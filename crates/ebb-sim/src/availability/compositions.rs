@@ -1,12 +1,12 @@
-//! Shares a number out among groups so that every way to do it is as likely.
+//! Divides a number among groups such that every composition has the same probability.
 
 use ebb_round::Stream;
 
-/// Groups times number: beyond it the table of ways would take too much memory.
+/// The largest number of groups times total; a larger table of counts would take too much memory.
 pub(super) const MAX_TABLE_LEN: usize = 100_000;
 
-/// How many each group gets: at least 1, at most its size, `total` together. Empty groups get nothing; a total that is
-/// out of reach becomes the nearest that is not.
+/// Draws the number that each group gets: at least 1, at most its size, with sum `total`. Empty groups get 0.
+/// A total that cannot be reached is replaced by the nearest that can.
 pub(super) fn draw_composition(sizes: &[usize], total: usize, stream: &mut Stream) -> Vec<usize> {
     let groups = sizes.iter().filter(|&&size| size > 0).count();
     let mut left = total.clamp(groups, sizes.iter().sum());
@@ -34,7 +34,8 @@ pub(super) fn draw_composition(sizes: &[usize], total: usize, stream: &mut Strea
     counts
 }
 
-/// For the groups from each on: in how many ways they can share each number, up to a factor for all numbers.
+/// For each group and number: the number of compositions of that number over this and all later groups, up to
+/// a common factor.
 fn composition_counts(sizes: &[usize], total: usize) -> Vec<Vec<f64>> {
     let mut ways = vec![vec![1.0]];
     let mut groups_before = sizes.iter().filter(|&&size| size > 0).count();
@@ -43,8 +44,8 @@ fn composition_counts(sizes: &[usize], total: usize) -> Vec<Vec<f64>> {
         let after = &ways[ways.len() - 1];
         groups_before -= usize::from(size > 0);
         held_before -= size;
-        // The groups before take at least one each and at most all they have: what cannot be left is left out, so that
-        // the largest number of ways never dwarfs those that matter.
+        // The earlier groups take at least one each and at most all they have. Numbers that they cannot leave
+        // are skipped, so that the largest count never dwarfs the relevant ones.
         let (least, most) = (total.saturating_sub(held_before), total - groups_before);
         let mut counts_here = vec![0.0; most + 1];
         if size == 0 {
@@ -63,14 +64,14 @@ fn composition_counts(sizes: &[usize], total: usize) -> Vec<Vec<f64>> {
     ways
 }
 
-/// Sums over as many neighbours as a group has clients. Differences of running sums would do for numbers of one size, but
-/// here they would drown small ones: each sum is made of the end of one block and the start of the next.
+/// Sums over windows as wide as a group. Differences of running sums would lose small counts to rounding, so
+/// each sum joins the end of one block and the start of the next.
 struct WindowSums {
     width: usize,
     len: usize,
-    /// From each place to the end of its block.
+    /// The sum from each place to the end of its block.
     ends: Vec<f64>,
-    /// From the start of the block to each place, which is left out.
+    /// The sum from the start of the block to each place, without the place itself.
     starts: Vec<f64>,
 }
 
@@ -87,7 +88,7 @@ impl WindowSums {
         WindowSums { width, len, ends, starts }
     }
 
-    /// The sum of the `width` values before this place, or as many as there are.
+    /// The sum of the `width` values before this place, or of all of them if there are fewer.
     fn sum_before(&self, place: usize) -> f64 {
         let from = place.saturating_sub(self.width);
         if from >= self.len {
@@ -95,7 +96,7 @@ impl WindowSums {
         }
         let block_end = (from / self.width + 1) * self.width;
         if place < block_end {
-            // Only the first block has places with fewer before them.
+            // Only places in the first block have fewer than `width` values before them.
             return if place <= self.len { self.starts[place] } else { self.ends[0] };
         }
         self.ends[from] + if self.len > block_end { self.starts[place.min(self.len)] } else { 0.0 }
@@ -132,7 +133,7 @@ mod tests {
                 *seen.entry(counts).or_insert(0) += 1;
             }
             assert_eq!(seen.len(), n_ways, "{sizes:?}: {seen:?}");
-            // 200 of each, standard deviation 14.
+            // 200 of each are expected, with standard deviation 14.
             assert!(
                 seen.values().all(|&count: &i32| n_ways == 1 || (count - 200).abs() < 5 * 14),
                 "{seen:?}"

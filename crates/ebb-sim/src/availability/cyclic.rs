@@ -1,6 +1,7 @@
-//! Each client is up for a stretch of every cycle, beginning at a moment of its own.
+//! Each client is up for one interval of every cycle, with a phase of its own.
 //!
-//! Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging" (2024).
+//! Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging"
+//! (2024).
 
 use std::num::NonZeroU32;
 
@@ -13,14 +14,14 @@ use super::Availability;
 use super::draws::{below, fill_bits};
 use super::probabilities::{Class, Probabilities, ProbabilitySettings};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "cyclic",
-    about: "each client is up for one stretch of every cycle, beginning at a moment of its own (FedAU)",
+    about: "each client is up for one interval of every cycle, with a phase of its own (FedAU)",
     example: "cycle = 100                # rounds
-probability = 0.1               # part of the cycle that the stretch is, to the nearest round
+probability = 0.1          # the share of the cycle, to the nearest round
 # classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
-# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see the kind labels",
+# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see kind labels",
     build: |settings| Ok(Box::new(Cyclic::build(settings)?)),
 };
 
@@ -64,7 +65,8 @@ impl Availability for Cyclic {
         fill_bits(&Stream::of_run(self.seed, "phase"), up, |idx, draw| {
             let ahead = now + below(draw, cycle);
             let at = if ahead < cycle { ahead } else { ahead - cycle };
-            // Below the length, rounded, of the stretch; rounding itself takes longer than all else.
+            // This is `at < round(probability * cycle)`, written without `round`, which would take most of
+            // the time.
             at as f64 + 0.5 <= self.probabilities.of(idx) * cycle as f64
         });
     }
@@ -77,7 +79,7 @@ mod tests {
     use crate::availability::tests::{check_refused, up_by_round};
 
     #[test]
-    fn each_client_is_up_for_one_stretch_of_every_cycle() {
+    fn each_client_is_up_for_one_interval_of_every_cycle() {
         let played = up_by_round("cyclic", "cycle = 20\nprobability = 0.37", 300, 60);
         for idx in 0..300 {
             let up = |number: usize| played[number].get(idx);
@@ -88,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_are_rounded_to_whole_rounds() {
+    fn intervals_are_rounded_to_whole_rounds() {
         for (share_up, n_up) in [(0.0, 0), (0.04, 0), (0.05, 1), (0.14, 1), (0.25, 3), (0.96, 10), (1.0, 10)]
         {
             let played = up_by_round("cyclic", &format!("cycle = 10\nprobability = {share_up}"), 1, 10);
@@ -97,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_begin_at_any_round_as_likely() {
+    fn intervals_begin_at_every_round_with_the_same_probability() {
         let n = 100_000;
         for (number, up) in up_by_round("cyclic", "cycle = 10\nprobability = 0.1", n, 10).iter().enumerate() {
             let share = up.count() as f64 / n as f64;

@@ -1,27 +1,27 @@
-//! Laws on the numbers above 0, and how likely each part of the numbers from 0 to 1 is.
+//! Distributions of positive numbers, and the probability of each of equally wide bins of [0, 1).
 
-/// A law of a number above 0.
+/// The distribution of a positive number.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Distribution {
-    /// On the numbers from 0 to 1.
+    /// A beta distribution, on [0, 1].
     Beta { a: f64, b: f64 },
-    /// Its mean is `shape * scale`.
+    /// A gamma distribution with mean `shape * scale`.
     Gamma { shape: f64, scale: f64 },
-    /// A number is beyond x with chance `exp(-(x / scale)^shape)`.
+    /// A Weibull distribution with `P(X > x) = exp(-(x / scale)^shape)`.
     Weibull { shape: f64, scale: f64 },
 }
 
-/// The chances of lying below a number and beyond it. The smaller one is exact to its own last digits.
+/// `P(X < x)` and `P(X > x)`. The smaller one is exact to its own last digits.
 type Tails = (f64, f64);
 
 impl Distribution {
-    /// The chance of each of `count` parts of [0, 1), all as wide. What is missing to 1 lies beyond.
+    /// The probability of each of `count` equally wide bins of [0, 1). The rest of the mass lies above 1.
     pub(super) fn bin_probabilities(self, count: usize) -> Vec<f64> {
         let mut last = self.tails(0.0);
         let mut bin = |idx: usize| {
             let next = self.tails((idx + 1) as f64 / count as f64);
             let ((below, beyond), (next_below, next_beyond)) = (std::mem::replace(&mut last, next), next);
-            // Large chances that are nearly the same would leave few digits.
+            // The difference of two large probabilities that are nearly equal would keep few digits.
             let probability = if next_below < beyond { next_below - below } else { beyond - next_beyond };
             probability.max(0.0)
         };
@@ -32,7 +32,7 @@ impl Distribution {
         match self {
             _ if x <= 0.0 => (0.0, 1.0),
             Distribution::Beta { .. } if x >= 1.0 => (1.0, 0.0),
-            // Where the distribution function is a power it needs no series.
+            // These distribution functions are powers, so no series is needed.
             Distribution::Beta { a: 1.0, b } => swapped(exp_tails(b * libm::log1p(-x))),
             Distribution::Beta { a, b: 1.0 } => exp_tails(a * libm::log(x)),
             Distribution::Beta { a, b } => beta_tails(a, b, x),
@@ -42,7 +42,7 @@ impl Distribution {
     }
 }
 
-/// The exponential of a number below 0, and what it lacks to 1.
+/// `exp(exponent)` for a negative exponent, and `1 - exp(exponent)`.
 fn exp_tails(exponent: f64) -> Tails {
     (libm::exp(exponent), -libm::expm1(exponent))
 }
@@ -51,10 +51,12 @@ fn swapped((one, other): Tails) -> Tails {
     (other, one)
 }
 
-/// After about as many terms as the root of its largest parameter a series changes no more; this is for the largest.
+/// The most terms of a series. About the square root of its largest parameter is needed; this covers the
+/// largest.
 const MAX_TERMS: u32 = 100_000;
 
-/// Of a gamma law with scale 1: the incomplete gamma function (Abramowitz and Stegun, 6.5.29 and 6.5.31).
+/// The tails of a gamma distribution with scale 1, by the incomplete gamma function (Abramowitz and Stegun,
+/// 6.5.29 and 6.5.31).
 fn gamma_tails(shape: f64, x: f64) -> Tails {
     let factor = libm::exp(shape * libm::log(x) - x - libm::lgamma(shape));
     if x < shape + 1.0 {
@@ -78,7 +80,7 @@ fn gamma_tails(shape: f64, x: f64) -> Tails {
     }
 }
 
-/// Of a beta law: the incomplete beta function (Abramowitz and Stegun, 26.5.8).
+/// The tails of a beta distribution, by the incomplete beta function (Abramowitz and Stegun, 26.5.8).
 fn beta_tails(a: f64, b: f64, x: f64) -> Tails {
     if x > (a + 1.0) / (a + b + 2.0) {
         return swapped(beta_tails(b, a, 1.0 - x));
@@ -98,7 +100,8 @@ fn beta_tails(a: f64, b: f64, x: f64) -> Tails {
     (below, 1.0 - below)
 }
 
-/// The continued fraction `first + a1 / (b1 + a2 / (b2 + ...))`, where `step(n)` gives `a_n` and `b_n` (Lentz's method).
+/// The continued fraction `first + a1 / (b1 + a2 / (b2 + ...))` by Lentz's method; `step(n)` gives `a_n` and
+/// `b_n`.
 fn continued_fraction(first: f64, step: impl Fn(u32) -> (f64, f64)) -> f64 {
     let not_zero = |x: f64| if x.abs() < 1e-300 { 1e-300 } else { x };
     let mut value = not_zero(first);
@@ -121,7 +124,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Draws a number, by other means than its distribution function.
+    /// Draws a number without using the distribution function, as an independent check.
     pub(crate) fn draw(distribution: Distribution, stream: &mut Stream) -> f64 {
         match distribution {
             Distribution::Beta { a, b } => stream.beta(a, b),
@@ -131,17 +134,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn bins_are_as_likely_as_was_published() {
+    fn bins_have_the_published_probabilities() {
         let beta = Distribution::Beta { a: 1.0, b: 10.0 }.bin_probabilities(100);
         let weibull = Distribution::Weibull { shape: 10.0, scale: 1.0 / 1.2 }.bin_probabilities(100);
-        // What is beyond the last client and drawn again: exp(-1.2^10).
+        // The mass above the last client, exp(-1.2^10), is drawn again.
         let beyond = 1.0 - weibull.iter().sum::<f64>();
         for (found, probability) in
             [(beta[0], 0.095_618), (beta[9], 0.040_738), (beta[49], 0.000_214), (beyond, 0.002_046)]
         {
             assert!((found - probability).abs() < 1e-6, "{found} for {probability}");
         }
-        // The last but one has 0.02^10 - 0.01^10, which a difference of chances near 1 would not show.
+        // The last bin but one has 0.02^10 - 0.01^10; a difference of probabilities near 1 would lose it.
         assert!((beta[98] / 1.023e-17 - 1.0).abs() < 1e-9, "{}", beta[98]);
     }
 
@@ -176,7 +179,7 @@ pub(super) mod tests {
                 let one = 1.0 / f64::from(n_draws);
                 assert!(
                     (found - probability).abs() < 5.0 * error + one,
-                    "{distribution:?}: part {idx}: {found} for {probability}"
+                    "{distribution:?}: bin {idx}: {found} for {probability}"
                 );
             }
         }
@@ -199,14 +202,14 @@ pub(super) mod tests {
             check(Distribution::Beta { a: 1.0, b: 10.0 }, beta_tails(1.0, 10.0, x), x);
             check(Distribution::Beta { a: 20.0, b: 1.0 }, beta_tails(20.0, 1.0, x), x);
         }
-        // A gamma law and a Weibull law of shape 1 are the same.
+        // A gamma and a Weibull distribution of shape 1 are the same.
         for x in [1e-9, 0.3, 1.0, 2.5, 40.0, 600.0] {
             check(Distribution::Weibull { shape: 1.0, scale: 1.0 }, gamma_tails(1.0, x), x);
         }
     }
 
     #[test]
-    fn no_distribution_has_bins_that_are_no_probabilities() {
+    fn bins_of_every_distribution_are_probabilities() {
         let sizes = [1e-6, 0.01, 1.0, 3.0, 700.0, 1e6];
         for one in sizes {
             for other in sizes {

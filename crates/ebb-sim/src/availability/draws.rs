@@ -1,8 +1,8 @@
-//! One random number for every client, read at positions of one stream.
+//! One random number for every client, each read at the client's position in one stream.
 
 use ebb_round::{Bits, Stream};
 
-/// Sets every bit to what is made of its client and 64 random bits; those past the end do not matter.
+/// Sets the bit of every client from the client's index and 64 random bits. Bits past the end are arbitrary.
 pub(super) fn fill_bits(stream: &Stream, bits: &mut Bits, mut on: impl FnMut(usize, u64) -> bool) {
     bits.fill_words(|at| {
         let mut word = 0;
@@ -16,17 +16,17 @@ pub(super) fn fill_bits(stream: &Stream, bits: &mut Bits, mut on: impl FnMut(usi
     });
 }
 
-/// Tosses a coin for every client, each with a chance of its own.
+/// Sets the bit of each client with the client's own probability.
 pub(super) fn fill_bernoulli(stream: &Stream, bits: &mut Bits, mut probability: impl FnMut(usize) -> f64) {
     fill_bits(stream, bits, |idx, draw| unit(draw) < probability(idx));
 }
 
-/// A number in [0, 1), a multiple of 2^-53.
+/// A number in [0, 1) that is a multiple of 2^-53.
 pub(super) fn unit(draw: u64) -> f64 {
     (draw >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// A whole number below `bound`, each as likely but for one part in 2^64 / `bound`.
+/// A whole number below `bound`, uniform up to a bias of `bound` / 2^64.
 pub(super) fn below(draw: u64, bound: u64) -> u64 {
     ((u128::from(draw) * u128::from(bound)) >> 64) as u64
 }

@@ -1,4 +1,5 @@
-//! The same number of clients is down in every round, drawn at random; if asked, never a whole cluster.
+//! The same number of clients is down in every round, drawn at random. Optionally one client of each cluster
+//! stays up.
 //!
 //! Wang and Xu, "Friends to Help: Saving Federated Learning from Client Dropout" (2022).
 
@@ -16,17 +17,17 @@ use super::Availability;
 use super::compositions::{MAX_TABLE_LEN, draw_composition};
 use super::draws::{below, fill_bits};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "dropout",
-    about: "an exact share of the clients is down in every round; if asked, somebody of each cluster is up (FL-FDMS)",
-    example: "ratio = 0.5                # of the clients are down, to the nearest whole number
-# clusters = 5             # equal blocks of neighbouring ids, of each of which at least one client is up
-# clusters = [4, 4, 12]    # or: so many clients each
-# clusters = \"data\"        # or: those of the data, where it was made of clusters
-# evenly_over = \"clients\"  # with clusters: one of each is drawn, then anybody; or \"counts\", as the paper's code
-#                          # has it: every way to share out the number among the clusters is as likely
-full_first_round = false   # whether everybody is up in round 0",
+    about: "an exact share of the clients is down in every round; with clusters, one of each stays up (FL-FDMS)",
+    example: "ratio = 0.5                # share of the clients that are down, to the nearest whole number
+# clusters = 5             # equal blocks of neighbouring ids; at least one client of each is up
+# clusters = [4, 4, 12]    # or: the number of clients of each
+# clusters = \"data\"        # or: the clusters of the data, if it has any
+# evenly_over = \"clients\"  # with clusters: draws one client of each, then any; or \"counts\" as in the
+#                          # paper's code: every composition of the number up has the same probability
+full_first_round = false   # whether all clients are up in round 0",
     build: |settings| Ok(Box::new(Dropout::build(settings)?)),
 };
 
@@ -40,7 +41,7 @@ struct Table {
     full_first_round: bool,
 }
 
-/// Which clients belong together.
+/// How clients are assigned to clusters.
 #[derive(Clone, Debug)]
 enum Clusters {
     Blocks(NonZeroU32),
@@ -48,14 +49,14 @@ enum Clusters {
     Data,
 }
 
-/// What is drawn evenly where somebody of each cluster is up.
+/// What is drawn uniformly when each cluster keeps one client up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum EvenlyOver {
-    /// One client of each cluster, then the rest from all others.
+    /// Draws one client of each cluster uniformly, then the rest uniformly from all others.
     #[default]
     Clients,
-    /// How many of each cluster are up, then who.
+    /// Draws the number of clients that are up in each cluster uniformly, then the clients.
     Counts,
 }
 
@@ -65,15 +66,15 @@ struct Dropout {
     ratio: f64,
     evenly_over: EvenlyOver,
     full_first_round: bool,
-    /// The cluster of each client, where clusters matter.
+    /// The cluster of each client; `None` if clusters do not matter.
     clusters: Option<Vec<u32>>,
     n_clusters: usize,
-    /// Set if the clusters are the data's.
+    /// Whether the clusters are those of the data.
     clusters_from_data: bool,
     errors: ClusterErrors,
 }
 
-/// What is said if clusters do not fit.
+/// The errors that are reported if the clusters do not fit the data.
 #[derive(Debug)]
 struct ClusterErrors {
     no_clusters: SettingsError,
@@ -96,7 +97,7 @@ impl Dropout {
             errors: ClusterErrors {
                 no_clusters: settings.error(
                     "clusters",
-                    "the data has no clusters; give their number, or a list of their sizes",
+                    "the data has no clusters; give the number of clusters, or a list of their sizes",
                 ),
                 too_few_up: settings.error("ratio", ""),
                 too_many_ways: settings.error("evenly_over", ""),
@@ -105,12 +106,12 @@ impl Dropout {
         match table.clusters {
             None if table.evenly_over.is_some() => {
                 return Err(
-                    settings.error("evenly_over", "there are no clusters; give clusters, or leave it out")
+                    settings.error("evenly_over", "it needs clusters; give clusters, or leave it out")
                 );
             }
             None => return Ok(dropout),
             Some(Clusters::Blocks(count)) if count.get() as usize > n_clients => {
-                let message = format!("more clusters than clients; give at most {n_clients}");
+                let message = format!("there are more clusters than clients; give at most {n_clients}");
                 return Err(settings.error("clusters", message));
             }
             Some(Clusters::Blocks(count)) => {
@@ -147,13 +148,13 @@ impl Dropout {
         if n_up < n_clusters {
             let max_ratio = (n_clients - n_clusters) as f64 / n_clients as f64;
             let message = format!(
-                "leaves {n_up} of {n_clients} clients up, fewer than the {n_clusters} clusters; give at most {max_ratio}"
+                "{n_up} of {n_clients} clients stay up, fewer than the {n_clusters} clusters; give at most {max_ratio}"
             );
             return wrong(&self.errors.too_few_up, message);
         }
         if self.evenly_over == EvenlyOver::Counts && n_up * n_clusters > MAX_TABLE_LEN {
             let message = format!(
-                "too much for {n_up} clients up in {n_clusters} clusters, whose product is above {MAX_TABLE_LEN}; \
+                "{n_up} clients up times {n_clusters} clusters is more than {MAX_TABLE_LEN}; \
                  give \"clients\""
             );
             return wrong(&self.errors.too_many_ways, message);
@@ -165,7 +166,7 @@ impl Dropout {
         n_enrolled - (self.ratio * n_enrolled as f64).round() as usize
     }
 
-    /// How many clients of each cluster are enrolled.
+    /// The number of enrolled clients in each cluster.
     fn sizes(&self, clusters: &[u32], enrolled: &Bits) -> Vec<usize> {
         let mut sizes = vec![0; self.n_clusters];
         enrolled.iter().filter_map(|idx| clusters.get(idx)).for_each(|&cluster| sizes[cluster as usize] += 1);
@@ -173,9 +174,9 @@ impl Dropout {
     }
 }
 
-/// One client of each cluster that anybody enrolled belongs to.
+/// Draws one client of each cluster that has enrolled clients.
 fn draw_one_per_cluster(clusters: &[u32], sizes: &[usize], enrolled: &Bits, stream: &mut Stream) -> Bits {
-    // How many members come before the one that is kept; less than nothing once it has come.
+    // For each cluster: how many members come before the one that stays up; negative once it has come.
     let draw = |&size: &usize| if size > 0 { stream.below(size) as i64 } else { -1 };
     let mut n_before: Vec<_> = sizes.iter().map(draw).collect();
     let mut drawn = Bits::new(enrolled.len());
@@ -189,7 +190,8 @@ fn draw_one_per_cluster(clusters: &[u32], sizes: &[usize], enrolled: &Bits, stre
     drawn
 }
 
-/// So many of each group are up. Going through it in order, each is with the chance (still wanted) / (still to come).
+/// Draws a given number of clients from each group. In order, each is up with probability (still wanted) /
+/// (still to come).
 fn draw_by_group(
     wanted: &mut [usize],
     to_come: &mut [usize],
@@ -209,7 +211,7 @@ fn draw_by_group(
     });
 }
 
-/// What is known of a client before the draw.
+/// What is decided about a client before the draw.
 enum Group {
     Up,
     Down,
@@ -278,7 +280,7 @@ impl Serialize for Clusters {
 
 impl<'de> Deserialize<'de> for Clusters {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        const EXPECTED: &str = "a number of clusters, a list of their sizes, or \"data\"";
+        const EXPECTED: &str = "the number of clusters, a list of their sizes, or \"data\"";
         struct Any;
         impl<'de> Visitor<'de> for Any {
             type Value = Clusters;
@@ -287,7 +289,7 @@ impl<'de> Deserialize<'de> for Clusters {
             }
             fn visit_i64<E: Error>(self, number: i64) -> Result<Clusters, E> {
                 let count = u32::try_from(number).ok().and_then(NonZeroU32::new);
-                count.map(Clusters::Blocks).ok_or_else(|| E::custom("give a number of clusters from 1 on"))
+                count.map(Clusters::Blocks).ok_or_else(|| E::custom("give at least 1 cluster"))
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Clusters, E> {
                 (text == "data")
@@ -313,7 +315,7 @@ mod tests {
     use crate::availability::tests::{build, check_refused, everybody, up_by_round, up_shares};
 
     #[test]
-    fn as_many_are_down_as_the_ratio_says_and_somebody_of_each_cluster_is_up() {
+    fn the_ratio_of_clients_is_down_and_one_of_each_cluster_is_up() {
         let ratios = [(0.3, 14), (0.5, 10), (0.7, 6), (0.75, 5)];
         for ((ratio, n_up), over) in
             ratios.into_iter().flat_map(|ratio| ["clients", "counts"].map(|over| (ratio, over)))
@@ -338,7 +340,7 @@ mod tests {
                 assert!((share - 0.5).abs() < 5.0 * error(0.5), "{text}: {share}");
             }
         }
-        // 10 * 9 / (20 * 19): not a quarter, for the number is exact.
+        // 10 * 9 / (20 * 19) is not a quarter, because the number of clients up is exact.
         let probability = 90.0 / 380.0;
         let played = up_by_round("dropout", "ratio = 0.5", 20, n_rounds);
         for (one, two) in [(0, 1), (3, 17), (18, 19)] {
@@ -352,10 +354,11 @@ mod tests {
     }
 
     #[test]
-    fn clusters_have_as_many_up_as_the_distribution_says() {
+    fn clusters_have_as_many_clients_up_as_the_distribution_says() {
         let n_rounds = 5000;
-        // One and a hypergeometric number: 5 of 15, 3 of them in the cluster. Or, of the 101 ways to share out 10 so
-        // that each of five has 1 to 4, those in which one cluster has so many.
+        // "clients": one plus a hypergeometric number, 5 of 15 clients of which 3 are in the cluster.
+        // "counts": of the 101 compositions of 10 into five numbers from 1 to 4, those in which one cluster
+        // has that number.
         for (over, ways, all) in
             [("clients", [792.0, 1485.0, 660.0, 66.0], 3003.0), ("counts", [40.0, 31.0, 20.0, 10.0], 101.0)]
         {
@@ -375,22 +378,22 @@ mod tests {
 
     #[test]
     fn clusters_are_blocks_a_list_or_those_of_the_data() {
-        // Two up of five: one of each cluster, so one of the last.
+        // Two of five clients are up, one of each cluster, so the only client of the last cluster is.
         for up in up_by_round("dropout", "ratio = 0.6\nclusters = [4, 1]", 5, 50) {
             assert!(up.get(4) && up.count() == 2);
         }
-        // Of three clusters of 10 clients in blocks, the last is 7 to 9.
+        // With three blocks for 10 clients, the last block is clients 7 to 9.
         for up in up_by_round("dropout", "ratio = 0.7\nclusters = 3", 10, 50) {
             assert!((7..10).filter(|&idx| up.get(idx)).count() == 1 && up.count() == 3);
         }
-        // The data of these tests has the clusters idx % 4.
+        // In the data of these tests client `idx` is in cluster `idx % 4`.
         for up in up_by_round("dropout", "ratio = 0.6\nclusters = \"data\"", 10, 50) {
             assert!((0..4).all(|cluster| up.iter().any(|idx| idx % 4 == cluster)) && up.count() == 4);
         }
     }
 
     #[test]
-    fn clusters_that_everybody_left_are_not_missed() {
+    fn clusters_that_all_clients_left_need_no_client() {
         let mut world = build("dropout", "ratio = 0.75\nclusters = 5", 20).unwrap();
         let mut enrolled = everybody(20);
         let mut up = Bits::new(20);
@@ -398,25 +401,25 @@ mod tests {
         for number in 0..50 {
             world.mark_up(number, &enrolled, &mut up);
             up.intersect(&enrolled);
-            // A quarter of three is less than one, but one of the cluster stays.
+            // A quarter of three clients is less than one, but one client of the cluster stays up.
             assert_eq!(up.count(), 1);
         }
     }
 
     #[test]
-    fn too_many_ways_are_not_worked_out() {
+    fn too_many_compositions_are_refused() {
         let text = "ratio = 0.5\nclusters = 100\nevenly_over = \"counts\"";
         assert!(build("dropout", text, 2000).is_ok());
-        let Err(error) = build("dropout", text, 4000) else { panic!("that takes too much memory") };
+        let Err(error) = build("dropout", text, 4000) else { panic!("the table was not refused") };
         assert_eq!(
             error.to_string(),
-            "a.toml:5:1: world.availability.evenly_over = \"counts\": too much for 2000 clients up in 100 clusters, \
-             whose product is above 100000; give \"clients\""
+            "a.toml:5:1: world.availability.evenly_over = \"counts\": 2000 clients up times 100 clusters is \
+             more than 100000; give \"clients\""
         );
     }
 
     #[test]
-    fn what_cannot_be_is_reported_with_the_remedy() {
+    fn impossible_settings_are_reported_with_the_remedy() {
         check_refused(
             "dropout",
             &[
@@ -424,25 +427,28 @@ mod tests {
                 ("ratio = 1.5", "ratio = 1.5: 1.5 is out of range; give a probability from 0 to 1"),
                 (
                     "ratio = 0.8\nclusters = 5",
-                    "ratio = 0.8: leaves 2 of 10 clients up, fewer than the 5 clusters; give at most 0.5",
+                    "ratio = 0.8: 2 of 10 clients stay up, fewer than the 5 clusters; give at most 0.5",
                 ),
                 (
                     "ratio = 0.8\nclusters = \"data\"",
-                    "ratio = 0.8: leaves 2 of 10 clients up, fewer than the 4 clusters; give at most 0.6",
+                    "ratio = 0.8: 2 of 10 clients stay up, fewer than the 4 clusters; give at most 0.6",
                 ),
-                ("ratio = 0.1\nclusters = 11", "clusters = 11: more clusters than clients; give at most 10"),
+                (
+                    "ratio = 0.1\nclusters = 11",
+                    "clusters = 11: there are more clusters than clients; give at most 10",
+                ),
                 (
                     "ratio = 0.1\nevenly_over = \"counts\"",
-                    "evenly_over = \"counts\": there are no clusters; give clusters, or leave it out",
+                    "evenly_over = \"counts\": it needs clusters; give clusters, or leave it out",
                 ),
-                ("ratio = 0.1\nclusters = 0", "clusters = 0: give a number of clusters from 1 on"),
+                ("ratio = 0.1\nclusters = 0", "clusters = 0: give at least 1 cluster"),
                 (
                     "ratio = 0.1\nclusters = [4, 4]",
                     "clusters = [4, 4]: they hold 8 clients, but the data has 10",
                 ),
                 (
                     "ratio = 0.1\nclusters = \"all\"",
-                    "clusters = \"all\": expected a number of clusters, a list of their sizes, or \"data\"",
+                    "clusters = \"all\": expected the number of clusters, a list of their sizes, or \"data\"",
                 ),
             ],
         );

@@ -1,7 +1,8 @@
-//! A share of the clients is up, drawn by a law over their ids, so that a few are up nearly always and most never.
+//! A share of the clients is up, drawn by a distribution over client ids: a few are up nearly always, most
+//! rarely.
 //!
-//! As the public code of FAST, "Federated Average with Snapshot" (2025), has it: of `M` clients, `floor(M X)` is up, for
-//! as many draws of `X` as it takes.
+//! This follows the public code of FAST, "Federated Average with Snapshot" (2025): client `floor(M * X)` of
+//! `M` is up, and `X` is drawn until enough clients are.
 
 use std::sync::OnceLock;
 
@@ -13,21 +14,20 @@ use super::Availability;
 use super::distribution::Distribution;
 use super::draws::unit;
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "index",
-    about: "a share of the clients, drawn by a law over their ids: few are up often, most hardly ever (FAST)",
-    example:
-        "distribution = \"beta\"               # of idx / clients; what is drawn beyond the last client is drawn again
-share = 0.1                # of the clients are up, or the next whole number
-a = 1.0                    # the law's two parameters; earlier: 20.0
-b = 10.0                   # earlier: 1.0
-# distribution = \"gamma\"            # or: with
-# shape = 10.0             # ... earlier: 20.0, or 5.0
-# scale = 0.01             # ... earlier: 0.01, or 0.05
-# distribution = \"weibull\"          # or: with
-# shape = 10.0             # ... earlier: 20.0
-# scale = 0.8333333333     # ... that is 1 / 1.2",
+    about: "a share of the clients, drawn by a distribution over their ids: few are up often, most rarely (FAST)",
+    example: "distribution = \"beta\"      # of idx / clients; a draw beyond the last client is repeated
+share = 0.1                # share of the clients that are up, rounded up
+a = 1.0                    # the parameters of Beta(a, b); in earlier code: 20.0
+b = 10.0                   # in earlier code: 1.0
+# distribution = \"gamma\"   # or: with
+# shape = 10.0             # ... this shape; in earlier code: 20.0 or 5.0
+# scale = 0.01             # ... this scale; in earlier code: 0.01 or 0.05
+# distribution = \"weibull\" # or: with
+# shape = 10.0             # ... this shape; in earlier code: 20.0
+# scale = 0.8333333333     # ... this scale, which is 1 / 1.2",
     build: |settings| Ok(Box::new(Index::build(settings)?)),
 };
 
@@ -78,7 +78,7 @@ struct Weibull {
 }
 
 fn tenth() -> Probability {
-    Probability::new(0.1).expect("a chance")
+    Probability::new(0.1).expect("a probability")
 }
 fn one() -> Positive {
     Positive::new(1.0).expect("above 0")
@@ -97,11 +97,13 @@ fn five_sixths() -> Positive {
 struct Index {
     seed: u64,
     share: f64,
-    /// How likely a draw is to be each client.
+    /// The probability that one draw gives each client.
     draw_probabilities: Vec<f64>,
-    /// The chance of each to be up where all are enrolled; empty where they are too many to say.
+    /// The probability that each client is up when all are enrolled. Empty if there are too many clients to
+    /// compute it.
     inclusion_probabilities: OnceLock<Vec<f64>>,
-    /// After how many draws the last round was full. A guess for the next, which changes nothing but how long it takes.
+    /// The number of draws after which the last round was full. It is a guess for the next round and affects
+    /// only the speed.
     last_full_time: f64,
 }
 
@@ -134,11 +136,12 @@ impl Index {
         })
     }
 
-    /// The clients drawn by a moment, and when each was for the first time.
+    /// The clients drawn by a moment, with the time of their first draw.
     ///
-    /// If draws come at random, one in a unit of time in the mean, then a client of chance p is first drawn after an
-    /// exponential time of mean 1 / p, whatever the others do. So each client draws its own time, once, and those with the
-    /// smallest are those that would have been found by drawing again and again, in that order.
+    /// Let draws come as a Poisson process, one per unit of time. Then a client with draw probability p is
+    /// first drawn after an exponential time of mean 1 / p, independently of the others. So each client draws
+    /// its own time once. The clients with the smallest times are those that repeated drawing would find, in
+    /// the same order.
     fn drawn_by(&self, moment: f64, number: RoundNo, enrolled: &Bits) -> Vec<(f64, usize)> {
         let stream = Stream::of_round(self.seed, "up", number);
         let mut drawn = Vec::with_capacity(self.draw_probabilities.len() / 4);
@@ -147,7 +150,7 @@ impl Index {
                 stream.pair(pair as u64).into_iter().zip(probabilities).enumerate()
             {
                 let unit = unit(draw);
-                // An exponential number is no smaller than the one it is made of, so that most need no logarithm.
+                // `-ln(1 - unit) >= unit`, so most clients need no logarithm.
                 if unit < moment * probability && enrolled.get(2 * pair + half) {
                     let time = -libm::log(1.0 - unit) / probability;
                     if time <= moment {
@@ -160,21 +163,22 @@ impl Index {
     }
 }
 
-/// How many are up of so many.
+/// The number of clients that should be up: the share, rounded up.
 fn n_wanted(share: f64, n_clients: usize) -> usize {
-    // A share such as 0.07 is a little more in binary, and would ask for one more of 100 clients.
+    // A share such as 0.07 is slightly larger in binary, and would round up to one more of 100 clients.
     (share * n_clients as f64 - 1e-9).ceil().max(0.0) as usize
 }
 
-/// After so many draws nobody else is found: some clients may be all but impossible to draw, and then fewer are up than wanted.
+/// The number of draws after which the search stops. Some clients may be nearly impossible to draw; then
+/// fewer are up than wanted.
 fn max_draws(wanted: usize) -> f64 {
     20.0 * wanted as f64 + 1000.0
 }
 
-/// The chance of each client to be among the first `wanted` that are drawn.
+/// The probability that each client is among the first `wanted` that are drawn.
 ///
-/// It is drawn at a moment before which fewer than `wanted` others were, `integral of p exp(-p t) P(fewer others by t) dt`, in steps of
-/// the logarithm of t, in which all that is summed is smooth.
+/// It is the integral of `p * exp(-p * t) * P(fewer than wanted others by t)` over t. The steps are in log t,
+/// in which the integrand is smooth.
 fn inclusion_probabilities(draw_probabilities: &[f64], wanted: usize) -> Vec<f64> {
     let (first, last) = (libm::log(1e-9), libm::log(max_draws(wanted)));
     let n_steps = 500;
@@ -200,8 +204,9 @@ fn inclusion_probabilities(draw_probabilities: &[f64], wanted: usize) -> Vec<f64
     included
 }
 
-/// Tells for each client the chance that fewer than `counts.len()` others are drawn, `counts` being the law of how many of those left out of
-/// `drawn` are. It halves the clients again and again, and only ever adds: taking one out of a law of many loses all digits.
+/// Reports for each client the probability that fewer than `counts.len()` others are drawn. `counts` is the
+/// distribution of the number of draws among the clients outside `drawn`. The clients are halved recursively
+/// and distributions are only convolved: dividing one out would lose all digits.
 fn fewer_others(drawn: &[f64], counts: &[f64], report: &mut dyn FnMut(usize, f64), from: usize) {
     if let [_] = drawn {
         return report(from, counts.iter().sum());
@@ -223,7 +228,7 @@ fn fewer_others(drawn: &[f64], counts: &[f64], report: &mut dyn FnMut(usize, f64
     }
 }
 
-/// Beyond so many clients times how many are up, nobody waits for the true chances.
+/// The largest product of all clients and clients up for which inclusion probabilities are computed.
 const MAX_ORACLE_WORK: usize = 20_000;
 
 impl Availability for Index {
@@ -266,7 +271,7 @@ impl Availability for Index {
     }
 }
 
-/// How much longer than the last round a round is likely to take at most.
+/// The factor by which a round is likely to take longer than the last one, at most.
 const TIME_MARGIN: f64 = 1.2;
 
 stateless!(Index);
@@ -281,7 +286,7 @@ mod tests {
 
     const N_ROUNDS: u32 = 20_000;
 
-    /// Inclusion chances of 100 clients, from a simulation as long as this one, and (sum p)^2 / sum p^2.
+    /// Inclusion probabilities of 100 clients, from a simulation of this length, and `(sum p)^2 / sum p^2`.
     fn check(text: &str, probabilities: &[(usize, f64)], effective: f64) -> Vec<f64> {
         let found = up_shares("index", text, 100, N_ROUNDS);
         for &(idx, probability) in probabilities {
@@ -295,7 +300,7 @@ mod tests {
         }
         let squares: f64 = found.iter().map(|share| share * share).sum();
         let sum: f64 = found.iter().sum();
-        // Ten are up in every round.
+        // Ten clients are up in every round.
         assert!((sum - 10.0).abs() < 1e-9, "{text}: {sum}");
         let found_effective = sum * sum / squares;
         assert!((found_effective - effective).abs() < 0.1, "{text}: {found_effective} for {effective}");
@@ -303,19 +308,19 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_up_as_often_as_was_published() {
+    fn clients_have_the_published_probabilities() {
         check("distribution = \"beta\"", &[(0, 0.735), (9, 0.432), (19, 0.177), (49, 0.003)], 22.5);
         let gamma = check("distribution = \"gamma\"", &[(9, 0.935), (19, 0.077)], 13.5);
-        // The next best, its neighbour, is behind by a ten-thousandth: less than the error, which is 0.0018 each.
+        // Its neighbour comes next, by a difference of 0.0001; the standard error of each is 0.0018.
         assert!(gamma.iter().all(|&share| share <= gamma[9] + 0.0125), "{gamma:?}");
         let never = gamma.iter().filter(|&&share| share == 0.0).count();
         assert!((69..=73).contains(&never), "{never}");
-        // The mode of the law, 0.9^0.1 / 1.2, is at 82.46.
+        // The mode of the distribution, 0.9^0.1 / 1.2, is at client 82.46.
         let weibull = check("distribution = \"weibull\"", &[(82, 0.417), (79, 0.393), (99, 0.021)], 34.0);
         assert!(weibull.iter().all(|&share| share < 0.417 + 0.025), "{weibull:?}");
     }
 
-    /// As the program of FAST has it: draws again and again until enough clients are found.
+    /// Draws again until enough clients are found, as the program of FAST does.
     fn drawn_again_and_again(
         distribution: Distribution,
         enrolled: &Bits,
@@ -333,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn those_are_up_that_drawing_again_and_again_would_find() {
+    fn the_clients_up_are_those_that_repeated_drawing_would_find() {
         let n_clients = 12;
         let mut enrolled = everybody(n_clients);
         enrolled.set(1, false);
@@ -352,7 +357,7 @@ mod tests {
         ] {
             let mut world = build("index", &format!("share = 0.4\n{text}"), n_clients).unwrap();
             let mut stream = Stream::of_run(3, "test");
-            // How often two clients are up together; on the diagonal, how often each is.
+            // How often each pair of clients is up together; the diagonal holds how often each client is up.
             let (mut found, mut expected) = (vec![[0_i32; 12]; 12], vec![[0_i32; 12]; 12]);
             let count = |up: &Bits, pairs: &mut [[i32; 12]]| {
                 up.iter().for_each(|one| up.iter().for_each(|other| pairs[one][other] += 1));
@@ -383,7 +388,8 @@ mod tests {
         let text = "distribution = \"beta\"\nshare = 0.3";
         let mut long = build("index", text, n_clients).unwrap();
         for number in 0..200 {
-            // Rounds with few clients and with all take turns, so the guess is often wrong, both ways.
+            // Rounds with few and with all clients enrolled alternate, so the guess is often wrong in both
+            // directions.
             let mut enrolled = everybody(n_clients);
             (0..n_clients)
                 .filter(|idx| number % 3 != 0 && idx % 9 != 0)
@@ -423,10 +429,10 @@ mod tests {
             } else {
                 10.0
             };
-            // Not all can be had within the draws that are made.
+            // The draws end before all wanted clients are found.
             assert!(up <= expected + 1e-6 && up > expected - 1e-3, "{text}: {up}");
         }
-        // Two draws without replacement by chances 1/2, 1/4, 1/4: 1/2 + 2 x 1/4 x 2/3, and so on.
+        // Two draws without replacement with probabilities 1/2, 1/4, 1/4: 1/2 + 2 * 1/4 * 2/3, and so on.
         let close = |found: &[f64], expected: [f64; 3]| {
             found.iter().zip(expected).all(|(one, other)| (one - other).abs() < 1e-6)
         };
@@ -442,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_up_as_the_share_says_or_the_next_whole_number() {
+    fn the_number_of_clients_up_is_the_share_rounded_up() {
         for (share, n_clients, expected) in [(0.1, 139, 14), (0.1, 100, 10), (0.07, 100, 7), (0.0, 9, 0)] {
             for up in
                 up_by_round("index", &format!("distribution = \"beta\"\nshare = {share}"), n_clients, 20)
@@ -450,7 +456,7 @@ mod tests {
                 assert_eq!(up.count(), expected, "{share} of {n_clients}");
             }
         }
-        // All of this law lies on the first client, so the other nine cannot be had.
+        // All mass of this distribution lies on the first client, so the other nine are never found.
         for up in up_by_round("index", "distribution = \"gamma\"\nscale = 0.0001", 100, 20) {
             assert_eq!(up.iter().collect::<Vec<_>>(), [0]);
         }

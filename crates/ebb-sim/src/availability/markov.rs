@@ -1,6 +1,7 @@
-//! A client that is up tends to stay up, and one that is down to stay down: a chain of two states each.
+//! Each client follows a Markov chain of two states, up and down, so it tends to stay in its state.
 //!
-//! Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging" (2024).
+//! Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging"
+//! (2024).
 
 use ebb_round::{Bits, ClientId, Loader, RoundNo, Saver, State, StateError, Stream};
 use ebb_settings::{BuildContext, Entry, Probability, Settings, SettingsError};
@@ -11,15 +12,15 @@ use super::Availability;
 use super::draws::fill_bernoulli;
 use super::probabilities::{Class, Probabilities, ProbabilitySettings};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "markov",
-    about: "each client comes and goes by a chain of two states, up and down, begun in its long-run law (FedAU)",
-    example: "down_to_up = 0.05               # chance that a client that is down is up in the next round
-probability = 0.1               # of being up in the long run; that of going follows: comes * (1 / chance - 1)
+    about: "each client follows a Markov chain of two states, up and down, from its stationary distribution (FedAU)",
+    example: "down_to_up = 0.05          # probability that a client that is down is up in the next round
+probability = 0.1          # of being up in the long run; up_to_down = down_to_up * (1 / probability - 1)
 # classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
-# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see the kind labels
-# up_to_down = 0.45              # or: the chance that a client that is up is down in the next round",
+# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see kind labels
+# up_to_down = 0.45        # or: the probability that a client that is up is down in the next round",
     build: |settings| Ok(Box::new(Markov::build(settings)?)),
 };
 
@@ -34,14 +35,14 @@ struct Table {
 }
 
 fn twentieth() -> Probability {
-    Probability::new(0.05).expect("a chance")
+    Probability::new(0.05).expect("a probability")
 }
 
-/// How each client changes between up and down.
+/// The transition probabilities between up and down.
 #[derive(Debug)]
 enum Transitions {
     Same(Chain),
-    /// The chance to come, if it suits the chance to be up.
+    /// `down_to_up`, reduced where it does not fit the share of time that a client is up.
     WithShare(f64, Probabilities),
 }
 
@@ -52,8 +53,8 @@ struct Chain {
 }
 
 impl Chain {
-    /// The chain that is up for this share of the time; it comes with the chance `comes`, or less where it would have
-    /// to go with more than certainty.
+    /// The chain that is up for this share of the time. `to_up` is reduced where `to_down` would otherwise
+    /// exceed 1.
     fn with_share(share: f64, to_up: f64) -> Chain {
         if share <= 0.0 {
             return Chain { to_up: 0.0, to_down: 1.0 };
@@ -72,7 +73,7 @@ struct Markov {
     seed: u64,
     n_clients: usize,
     transitions: Transitions,
-    /// Who is up, enrolled or not, in the round before `next`.
+    /// The clients that are up in the round before `next`, whether or not they are enrolled.
     up: Bits,
     next: RoundNo,
 }
@@ -83,14 +84,16 @@ impl Markov {
         let BuildContext { seed, n_clients, .. } = settings.context();
         let to_up = table.down_to_up.get();
         if to_up == 0.0 {
-            return Err(settings.error("down_to_up", "nobody would ever come; give a chance above 0"));
+            return Err(
+                settings.error("down_to_up", "no client would ever come up; give a probability above 0")
+            );
         }
         let given = ProbabilitySettings { probability: table.probability, classes: table.classes.as_deref() };
         let transitions = match table.up_to_down {
             None => Transitions::WithShare(to_up, Probabilities::read(settings, &given)?),
             Some(to_down) => {
                 if given.probability.is_some() || given.classes.is_some() || settings.has("by_labels") {
-                    let message = "give goes, or the share of time that it follows from, not both";
+                    let message = "the probability of being up determines it; give one of the two";
                     return Err(settings.error("up_to_down", message));
                 }
                 Transitions::Same(Chain { to_up, to_down: to_down.get() })
@@ -106,7 +109,7 @@ impl Markov {
         }
     }
 
-    /// Plays the next round, for everybody that the data has: nobody's state depends on who is enrolled.
+    /// Plays the next round for all clients of the data, because states do not depend on who is enrolled.
     fn step(&mut self, len: usize) {
         let stream = Stream::of_round(self.seed, "up", self.next);
         let before = std::mem::take(&mut self.up);
@@ -141,7 +144,8 @@ impl Availability for Markov {
         up.fill_words(|at| self.up.words().get(at).copied().unwrap_or(0));
     }
 
-    // In any round, for the first has the long-run law; what the last round was is another matter.
+    // Each round has the stationary distribution, because the first has. The state of the last round is not
+    // used.
     fn oracle_probability(&self, client: ClientId) -> Option<f64> {
         Some(self.chain(client.idx()).stationary_share())
     }
@@ -159,7 +163,7 @@ impl State for Markov {
         let len = from.u32("clients")? as usize;
         let words = from.u64s("up")?;
         if words.len() != len.div_ceil(64) {
-            return Err(from.error("up", format!("{} words for {len} clients", words.len())));
+            return Err(from.error("up", format!("has {} words for {len} clients", words.len())));
         }
         self.up = Bits::from_words(words, len);
         Ok(())
@@ -176,7 +180,7 @@ mod tests {
     #[test]
     fn the_share_and_the_correlation_of_neighbours_are_those_of_the_chain() {
         let (n_clients, n_rounds) = (1000, 2000);
-        // The last needs more than certainty to go, so it goes at once and comes less often.
+        // In the last case `up_to_down` would exceed 1, so it is 1 and `down_to_up` is smaller.
         for (text, share, eigenvalue) in [
             ("probability = 0.1", 0.1, 1.0 - 0.05 - 0.45),
             ("down_to_up = 0.2\nprobability = 0.8", 0.8, 1.0 - 0.2 - 0.05),
@@ -200,7 +204,8 @@ mod tests {
             assert!((found - share).abs() < 5.0 * error, "{text}: {found} for {share}");
             let pairs = n_clients as f64 * f64::from(n_rounds - 1);
             let correlation = (both as f64 / pairs - found * found) / (found * (1.0 - found));
-            // A binary chain's is known a little less well than a normal one's; a rare state's less still.
+            // The correlation of a binary chain has a larger error than that of a normal one, and more so for
+            // a rare state.
             let error = (1.0 / (pairs * variance * 4.0)).sqrt();
             assert!((correlation - eigenvalue).abs() < 5.0 * error, "{text}: {correlation} for {eigenvalue}");
         }
@@ -252,16 +257,16 @@ mod tests {
                 ("", "probability: missing; give one of probability, classes and by_labels"),
                 (
                     "down_to_up = 0.0\nprobability = 0.5",
-                    "down_to_up = 0.0: nobody would ever come; give a chance above 0",
+                    "down_to_up = 0.0: no client would ever come up; give a probability above 0",
                 ),
                 ("up_to_down = 1.5", "up_to_down = 1.5: 1.5 is out of range; give a probability from 0 to 1"),
                 (
                     "up_to_down = 0.5\nprobability = 0.5",
-                    "up_to_down = 0.5: give goes, or the share of time that it follows from, not both",
+                    "up_to_down = 0.5: the probability of being up determines it; give one of the two",
                 ),
                 (
                     "probability = 0.5\nby_labels = {}",
-                    "by_labels: give one of probability, classes and by_labels, not two",
+                    "by_labels: give only one of probability, classes and by_labels",
                 ),
             ],
         );

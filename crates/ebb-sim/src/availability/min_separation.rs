@@ -1,4 +1,4 @@
-//! Whoever took part rests for some rounds: the one world that depends on whom a method asks.
+//! A client that took part rests for some rounds. This is the only world that depends on client selection.
 
 use ebb_round::{Bits, ClientId, Loader, RoundNo, Saver, State, StateError, Stream};
 use ebb_settings::{BuildContext, Entry, Probability, Settings, SettingsError};
@@ -9,14 +9,14 @@ use super::Availability;
 use super::draws::{fill_bits, unit};
 use super::probabilities::{Class, Probabilities, ProbabilitySettings};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "min-separation",
-    about: "whoever took part is down for some rounds, so this world depends on whom a method asks",
-    example: "rounds = 10                # that a client rests after it took part
-probability = 1.0               # of being up when rested, anew in every round; 1 if left out
+    about: "a client that took part is down for some rounds, so this world depends on client selection",
+    example: "rounds = 10                # for which a client rests after it took part
+probability = 1.0          # of being up after the rest, drawn anew in every round; 1 if left out
 # classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
-# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see the kind labels",
+# by_labels = { distribution = \"dirichlet\", mean = 0.1, alpha = 0.1, min_probability = 0.02 }   # or: see kind labels",
     build: |settings| Ok(Box::new(MinSeparation::build(settings)?)),
 };
 
@@ -33,7 +33,7 @@ struct MinSeparation {
     seed: u64,
     rounds: u32,
     probabilities: Probabilities,
-    /// The first round in which each client that took part is rested.
+    /// For each client that took part, the first round in which it may be up again.
     rested_from: Vec<RoundNo>,
 }
 
@@ -87,7 +87,7 @@ mod tests {
     use crate::availability::tests::{build, check_refused, everybody};
 
     #[test]
-    fn whoever_took_part_rests() {
+    fn a_client_that_took_part_rests() {
         for (rounds, probability) in [(0, 1.0), (3, 1.0), (3, 0.4)] {
             let text = format!("rounds = {rounds}\nprobability = {probability}");
             let mut world = build("min-separation", &text, 70).unwrap();
@@ -105,7 +105,7 @@ mod tests {
                     world.took_part(number, ClientId::new(idx));
                 }
             }
-            // Those that were never asked are not bound by it.
+            // A client that was never selected is not bound by it.
             assert!(last[0].is_none() && last[1].is_some());
         }
     }

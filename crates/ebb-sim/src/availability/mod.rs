@@ -1,4 +1,4 @@
-//! Who is up when: one file each.
+//! Which clients are up when: one file per kind.
 
 pub mod adversarial;
 pub mod always;
@@ -23,42 +23,42 @@ use ebb_round::{Bits, ClientId, RoundNo, State};
 use ebb_settings::{Entry, SettingsError};
 use ebb_train::Task;
 
-/// Who can be reached in a round.
+/// Decides which clients can be reached in a round.
 pub trait Availability: State + Send {
-    /// Shows it the data, before the first round. What it needs of the data and the data lacks is an error.
+    /// Receives the data before the first round. Data that lacks what this kind needs is an error.
     fn prepare(&mut self, _task: &dyn Task) -> Result<(), SettingsError> {
         Ok(())
     }
 
-    /// Writes who is up. Bits of clients that are not enrolled do not matter.
+    /// Writes which clients are up. Bits of clients that are not enrolled are ignored.
     fn mark_up(&mut self, number: RoundNo, enrolled: &Bits, up: &mut Bits);
 
-    /// Whether a client is up depends on who else is enrolled.
+    /// Whether the state of one client depends on which others are enrolled.
     fn depends_on_enrolled(&self) -> bool {
         false
     }
 
-    /// The chance of a client to be up in any round, where it has one that is always the same while everybody is enrolled. Only an oracle
-    /// knows.
+    /// The probability that a client is up in any round while all are enrolled, if it is constant. Only an
+    /// oracle knows it.
     fn oracle_probability(&self, _client: ClientId) -> Option<f64> {
         None
     }
 
-    /// The time from the beginning of a round to that of the next, where it is given.
+    /// The time from the start of a round to that of the next in seconds, if the kind determines it.
     fn round_s(&self) -> Option<f64> {
         None
     }
 
-    /// What the user should know of it, a line each.
+    /// Remarks for the user, one line each.
     fn remarks(&self) -> &[String] {
         &[]
     }
 
-    /// Tells it of a client that did work in a round. Only worlds that depend on selection by definition listen.
+    /// Reports a client that worked in a round. Only worlds that depend on selection by definition use it.
     fn took_part(&mut self, _number: RoundNo, _client: ClientId) {}
 }
 
-/// Everything that `[world.availability]` can name.
+/// Every kind that `[world.availability]` can name.
 pub const ALL: &[Entry<dyn Availability>] = &[
     always::ENTRY,
     bernoulli::ENTRY,

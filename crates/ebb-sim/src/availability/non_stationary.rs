@@ -1,6 +1,7 @@
-//! Everybody's chance of being up rises and falls with time.
+//! Every client's probability of being up rises and falls with time.
 //!
-//! Xiang et al., "Efficient Federated Learning against Heterogeneous and Non-stationary Client Unavailability" (2024).
+//! Xiang et al., "Efficient Federated Learning against Heterogeneous and Non-stationary Client
+//! Unavailability" (2024).
 
 use std::f64::consts::TAU;
 use std::num::NonZeroU32;
@@ -14,19 +15,19 @@ use super::Availability;
 use super::draws::fill_bernoulli;
 use super::probabilities::{Class, Probabilities, ProbabilitySettings};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "non-stationary",
-    about: "anew in every round, with a client's own chance times what the time says (FedAWE)",
-    example: "shape = \"sine\"             # times depth * sin(2 pi round / period) + 1 - depth
-probability = 0.5               # each client's own
+    about: "drawn anew in every round, with a client's own probability times a factor of the round (FedAWE)",
+    example: "shape = \"sine\"             # the factor is depth * sin(2 pi round / period) + 1 - depth
+probability = 0.5          # each client's own
 # classes = [{ share = 0.5, probability = 0.1 }, { share = 0.5, probability = 0.9 }]   # instead, in order of id
-# by_labels = { distribution = \"uniform\", first = 1.0, second = 0.5 }                 # or: see the kind labels
+# by_labels = { distribution = \"uniform\", first = 1.0, second = 0.5 }                 # or: see kind labels
 period = 20                # rounds
-depth = 0.3                # how much of the chance comes and goes
-# shape = \"interleaved\"    # or: the same, but nobody is up whose chance is below ...
+depth = 0.3                # of the sine, as a share of the probability
+# shape = \"interleaved\"    # or: the same, but a client is down while its probability is below ...
 # cut = 0.1                # ... this
-# shape = \"staircase\"      # or: in the second half of each period, times ...
+# shape = \"staircase\"      # or: the factor in the second half of each period is ...
 # low = 0.4                # ... this",
     build: |settings| Ok(Box::new(NonStationary::build(settings)?)),
 };
@@ -85,13 +86,13 @@ fn twenty() -> NonZeroU32 {
     NonZeroU32::new(20).expect("20 is not 0")
 }
 fn tenth() -> Probability {
-    Probability::new(0.1).expect("a chance")
+    Probability::new(0.1).expect("a probability")
 }
 fn three_tenths() -> Probability {
-    Probability::new(0.3).expect("a chance")
+    Probability::new(0.3).expect("a probability")
 }
 fn four_tenths() -> Probability {
-    Probability::new(0.4).expect("a chance")
+    Probability::new(0.4).expect("a probability")
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +107,7 @@ struct NonStationary {
     probabilities: Probabilities,
     period: u32,
     shape: Shape,
-    /// Nobody is up whose chance is below it.
+    /// A client with a smaller probability is not up at all.
     min_probability: f64,
 }
 
@@ -140,7 +141,7 @@ impl NonStationary {
         })
     }
 
-    /// What a chance is multiplied by in a round.
+    /// The factor of all probabilities in a round.
     fn factor(&self, number: RoundNo) -> f64 {
         let at = number % self.period;
         match self.shape {
@@ -173,7 +174,7 @@ stateless!(NonStationary);
 mod tests {
     use crate::availability::tests::{check_refused, up_by_round};
 
-    /// The share of many clients that is up in some rounds.
+    /// Compares the share of clients that are up in some rounds with the expected one.
     fn check(text: &str, expected: &[(usize, f64)]) {
         let n = 100_000;
         let played = up_by_round("non-stationary", text, n, 41);
@@ -198,7 +199,7 @@ mod tests {
             "shape = \"staircase\"\nprobability = 0.5",
             &[(0, 0.5), (9, 0.5), (10, 0.2), (19, 0.2), (20, 0.5), (39, 0.2)],
         );
-        // 0.2 times 0.4 is below 0.1, and 0.2 times 0.7 is not.
+        // 0.2 * 0.4 is below 0.1, and 0.2 * 0.7 is not.
         check(
             "shape = \"interleaved\"\nprobability = 0.2",
             &[(0, 0.14), (5, 0.2), (10, 0.14), (14, 0.0), (15, 0.0), (16, 0.0), (25, 0.2)],

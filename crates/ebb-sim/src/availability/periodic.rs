@@ -1,4 +1,4 @@
-//! Groups of clients take turns.
+//! Groups of clients take turns in being up.
 //!
 //! Wang and Ji, "A Unified Analysis of Federated Learning with Arbitrary Client Participation" (2022).
 
@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Availability;
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "periodic",
-    about: "groups of neighbouring clients take turns, one group being up for some rounds",
+    about: "groups of neighbouring clients take turns: one group is up for some rounds, then the next",
     example: "groups = 5                 # equal blocks of neighbouring ids
-rounds = 100               # that a group's turn lasts
-# offset = 0               # rounds of the first turns that are over at the start; at random if left out",
+rounds = 100               # for which a group is up
+# offset = 0               # rounds of the first turn that are over at the start; random if left out",
     build: |settings| Ok(Box::new(Periodic::build(settings)?)),
 };
 
@@ -51,9 +51,8 @@ impl Periodic {
         let BuildContext { seed, n_clients, .. } = settings.context();
         let n_groups = table.groups.get() as usize;
         if n_groups > n_clients {
-            return Err(
-                settings.error("groups", format!("more groups than clients; give at most {n_clients}"))
-            );
+            return Err(settings
+                .error("groups", format!("there are more groups than clients; give at most {n_clients}")));
         }
         let rounds = u64::from(table.rounds.get());
         let all_turns = n_groups * table.rounds.get() as usize;
@@ -68,7 +67,7 @@ impl Periodic {
 impl Availability for Periodic {
     fn mark_up(&mut self, number: RoundNo, _enrolled: &Bits, up: &mut Bits) {
         let turn = ((u64::from(number) + self.offset) / self.rounds) as usize % self.n_groups;
-        // Client `idx` is in group `idx * n_groups / n_clients`, rounded down.
+        // Client `idx` is in group `floor(idx * n_groups / n_clients)`.
         let first = |group: usize| (group * self.n_clients).div_ceil(self.n_groups);
         let (first, end) = (first(turn), first(turn + 1));
         let lowest = |count: usize| if count >= 64 { u64::MAX } else { (1 << count) - 1 };
@@ -111,7 +110,7 @@ mod tests {
         check_refused(
             "periodic",
             &[
-                ("groups = 11", "groups = 11: more groups than clients; give at most 10"),
+                ("groups = 11", "groups = 11: there are more groups than clients; give at most 10"),
                 ("rounds = 0", "rounds = 0: expected a whole number from 1 to 4294967295"),
             ],
         );

@@ -1,9 +1,10 @@
-//! Each client's own chance of being up: one for all, one a class of clients, or made from the labels it holds.
+//! Each client's own probability of being up: one for all, one per class of clients, or derived from the
+//! labels it holds.
 //!
-//! Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in Federated Averaging" (2024):
-//! Dirichlet weights. Xiang et al., "Efficient Federated Learning against Heterogeneous and Non-stationary Client
-//! Unavailability" (2024): uniform weights. Gu et al., "Fast Federated Learning in the Presence of Arbitrary Device
-//! Unavailability" (2021): the smallest label.
+//! Dirichlet weights: Wang and Ji, "A Lightweight Method for Tackling Unknown Participation Statistics in
+//! Federated Averaging" (2024). Uniform weights: Xiang et al., "Efficient Federated Learning against
+//! Heterogeneous and Non-stationary Client Unavailability" (2024). Smallest label: Gu et al., "Fast Federated
+//! Learning in the Presence of Arbitrary Device Unavailability" (2021).
 
 use std::num::NonZeroU32;
 
@@ -12,35 +13,35 @@ use ebb_settings::{Positive, Probability, Settings, SettingsError};
 use ebb_train::Task;
 use serde::{Deserialize, Serialize};
 
-/// Some clients, in order of id, and their chance.
+/// A class of clients, in the order of their ids, and its probability.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Class {
-    /// How many.
+    /// The number of clients in the class.
     clients: Option<NonZeroU32>,
-    /// Or what share of all.
+    /// The share of all clients in the class, instead of their number.
     share: Option<Probability>,
     probability: Probability,
 }
 
-/// What a table says about chances, beside `by_labels`.
+/// The probabilities that a table gives without `by_labels`.
 #[derive(Debug)]
 pub(super) struct ProbabilitySettings<'w> {
     pub(super) probability: Option<Probability>,
     pub(super) classes: Option<&'w [Class]>,
 }
 
-/// Every client's chance.
+/// The probability of every client.
 #[derive(Debug)]
 pub(super) enum Probabilities {
     All(f64),
     Each(Vec<f64>),
-    /// Known once the data is.
+    /// Computed once the data is known.
     ByLabels(Box<ByLabels>),
 }
 
 impl Probabilities {
-    /// Reads `chance` or `classes`.
+    /// Reads `probability` or `classes`.
     pub(super) fn read_plain(
         settings: &Settings<'_>,
         given: &ProbabilitySettings<'_>,
@@ -53,7 +54,7 @@ impl Probabilities {
         }
     }
 
-    /// Reads `chance`, `classes` or the table `by_labels`.
+    /// Reads `probability`, `classes` or the table `by_labels`.
     pub(super) fn read(
         settings: &Settings<'_>,
         given: &ProbabilitySettings<'_>,
@@ -61,7 +62,7 @@ impl Probabilities {
         let inner = settings.inner("by_labels");
         match (given.probability.is_some() || given.classes.is_some(), inner.is_written()) {
             (true, true) => {
-                Err(settings.error("by_labels", "give one of probability, classes and by_labels, not two"))
+                Err(settings.error("by_labels", "give only one of probability, classes and by_labels"))
             }
             (false, false) => {
                 Err(settings.error("probability", "missing; give one of probability, classes and by_labels"))
@@ -71,7 +72,7 @@ impl Probabilities {
         }
     }
 
-    /// Learns the labels, where they matter.
+    /// Computes the probabilities from the labels, where they matter.
     pub(super) fn prepare(&mut self, task: &dyn Task) -> Result<(), SettingsError> {
         if let Probabilities::ByLabels(by_labels) = self {
             *self = Probabilities::Each(by_labels.probabilities(task)?);
@@ -79,7 +80,7 @@ impl Probabilities {
         Ok(())
     }
 
-    /// The client's chance; 0 for one that the data does not have.
+    /// The client's probability; 0 for a client that the data does not have.
     pub(super) fn of(&self, idx: usize) -> f64 {
         match self {
             Probabilities::All(probability) => *probability,
@@ -104,10 +105,10 @@ fn by_classes(settings: &Settings<'_>, classes: &[Class]) -> Result<Vec<f64>, Se
                 sum_of_shares += share.get();
                 (sum_of_shares * n_clients as f64).round() as usize
             }
-            _ => return wrong("give clients, how many, or share, what part of all"),
+            _ => return wrong("give clients (a number) or share (a part of all)"),
         };
         if n_given > 0 && sum_of_shares > 0.0 {
-            return wrong("give clients in all classes or share in all");
+            return wrong("give clients in every class, or share in every class");
         }
         probabilities.resize(end.clamp(probabilities.len(), n_clients), class.probability.get());
     }
@@ -122,12 +123,12 @@ fn by_classes(settings: &Settings<'_>, classes: &[Class]) -> Result<Vec<f64>, Se
     Ok(probabilities)
 }
 
-/// How a chance is made from the labels a client holds.
+/// How a probability is computed from the labels that a client holds.
 #[derive(Debug)]
 pub(super) struct ByLabels {
     distribution: LabelDistribution,
     seed: u64,
-    /// What is said if the data has no labels.
+    /// The error that is reported if the data has no labels.
     no_labels_error: SettingsError,
 }
 
@@ -156,12 +157,12 @@ struct DistributionTable {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Dirichlet {
-    /// The chance in the mean over all label mixes.
+    /// The mean probability over all mixes of labels.
     #[serde(default = "tenth")]
     mean: Probability,
     #[serde(default = "positive_tenth")]
     alpha: Positive,
-    /// No client's chance is below it.
+    /// The lower bound of every client's probability.
     #[serde(default = "fiftieth")]
     min_probability: Probability,
 }
@@ -169,15 +170,16 @@ struct Dirichlet {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Uniform {
-    /// The largest weight of a label of the first half.
+    /// The largest weight of a label in the first half.
     #[serde(default = "all")]
     first: Probability,
-    /// ... of the second half.
+    /// The largest weight of a label in the second half.
     #[serde(default = "half")]
     second: Probability,
 }
 
-/// The chance of a client that holds the first label; the last label's is 1.
+/// The probability of a client that holds the first label. A client that holds only the last label has
+/// probability 1.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Smallest {
@@ -186,23 +188,23 @@ pub(super) struct Smallest {
 }
 
 fn tenth() -> Probability {
-    Probability::new(0.1).expect("a chance")
+    Probability::new(0.1).expect("a probability")
 }
 fn positive_tenth() -> Positive {
     Positive::new(0.1).expect("above 0")
 }
 fn fiftieth() -> Probability {
-    Probability::new(0.02).expect("a chance")
+    Probability::new(0.02).expect("a probability")
 }
 fn all() -> Probability {
-    Probability::new(1.0).expect("a chance")
+    Probability::new(1.0).expect("a probability")
 }
 fn half() -> Probability {
-    Probability::new(0.5).expect("a chance")
+    Probability::new(0.5).expect("a probability")
 }
 
 impl ByLabels {
-    /// Reads `law` and its keys.
+    /// Reads `distribution` and its keys.
     pub(super) fn build(settings: &Settings<'_>) -> Result<ByLabels, SettingsError> {
         let distribution = match settings.parse_without::<DistributionTable>(&["kind"])?.distribution {
             LabelDistributionName::Dirichlet => {
@@ -218,13 +220,13 @@ impl ByLabels {
         Ok(ByLabels::new(distribution, settings))
     }
 
-    /// Small labels make small chances.
+    /// The smaller the smallest label, the smaller the probability.
     pub(super) fn smallest(smallest: Smallest, settings: &Settings<'_>) -> ByLabels {
         ByLabels::new(LabelDistribution::Smallest(smallest), settings)
     }
 
     fn new(distribution: LabelDistribution, settings: &Settings<'_>) -> ByLabels {
-        let message = "the data has no classes; give data with classes, or another kind of availability";
+        let message = "the data has no classes; use data with classes, or another kind of availability";
         let key = if settings.has("kind") { "kind" } else { "" };
         ByLabels {
             distribution,
@@ -246,7 +248,7 @@ impl ByLabels {
         Ok(probabilities)
     }
 
-    /// What each label adds to the chance of a client that holds nothing else.
+    /// The probability of a client that holds only this label, for each label.
     fn weights(&self, n_classes: usize) -> Vec<f64> {
         let mut stream = Stream::of_run(self.seed, "labels");
         match &self.distribution {

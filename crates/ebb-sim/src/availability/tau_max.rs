@@ -1,4 +1,4 @@
-//! Each client is up every so many rounds, and nobody is silent for longer than a bound.
+//! Each client is up at regular intervals of rounds, and no interval is longer than a bound.
 //!
 //! Sun et al., "MimiC: Combating Client Dropouts in Federated Learning by Mimicking Central Updates" (2023).
 
@@ -10,13 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Availability;
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "tau-max",
-    about: "each client is up every so many rounds of its own, tau at most (MimiC)",
-    example: "tau = 10                   # rounds; nobody is up more seldom
-std = 3.0            # a client's number of rounds is |normal| with this deviation, rounded; 0 counts as 1
-begin = \"together\"         # everybody is up in round 0; or \"apart\": each begins at a round of its own",
+    about: "each client is up at a fixed interval of rounds of its own, at most tau (MimiC)",
+    example:
+        "tau = 10                   # the longest interval, in rounds
+std = 3.0                  # a client's interval is |N(0, std^2)|, rounded; 0 counts as 1
+begin = \"together\"         # all clients are up in round 0; or \"apart\": each starts in a round of its own",
     build: |settings| Ok(Box::new(TauMax::build(settings)?)),
 };
 
@@ -48,7 +49,7 @@ fn three() -> NonNegative {
 
 #[derive(Debug)]
 struct TauMax {
-    /// Each client is up every so many rounds, from such a round on.
+    /// The interval of each client in rounds, and the first round in which it is up.
     periods_and_phases: Vec<(u32, u32)>,
 }
 
@@ -86,7 +87,7 @@ stateless!(TauMax);
 mod tests {
     use crate::availability::tests::{check_refused, up_by_round};
 
-    /// In which rounds each client is up.
+    /// The rounds in which each client is up.
     fn calendar(text: &str, n_clients: usize) -> Vec<Vec<usize>> {
         let mut calendar = vec![Vec::new(); n_clients];
         for (number, up) in up_by_round("tau-max", text, n_clients, 60).iter().enumerate() {
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_silent_for_longer_than_tau() {
+    fn no_client_is_down_for_longer_than_tau() {
         for begin in ["together", "apart"] {
             for days in calendar(&format!("tau = 6\nbegin = \"{begin}\""), 2000) {
                 let every = days[1] - days[0];
@@ -108,10 +109,10 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_rounds_have_the_published_distribution() {
+    fn intervals_have_the_published_distribution() {
         let n = 50_000;
         let calendar = calendar("tau = 8\nstd = 3.0", n);
-        // P(|z| < 0.5), P(0.5 < |z| < 5/6), P(|z| > 2.5) of a standard normal z.
+        // P(|z| < 0.5), P(0.5 < |z| < 5/6) and P(|z| > 2.5) of a standard normal z.
         for (every, probability) in [(1, 0.382_925), (2, 0.212_415), (8, 0.012_419)] {
             let count = calendar.iter().filter(|days| days[1] - days[0] == every).count();
             let (share, error) =

@@ -1,4 +1,4 @@
-//! What every kind of availability must keep, and what tests of single kinds have in common.
+//! Properties of every kind of availability, and helpers for the tests of single kinds.
 
 use std::num::NonZeroU32;
 
@@ -8,7 +8,8 @@ use ebb_train::{LocalTrainer, Tally, Task};
 
 use super::{ALL, Availability};
 
-/// Ten classes: client `idx` holds label `idx % 10`, and from 10 on as often the next; its cluster is `idx % 4`.
+/// Ten classes: client `idx` holds label `idx % 10`, and from client 10 on the next label as often. Its
+/// cluster is `idx % 4`.
 struct StubTask {
     n_clients: usize,
     labelled: bool,
@@ -38,7 +39,7 @@ impl Task for StubTask {
         Vec::new()
     }
     fn begin<'t>(&'t self, _: ClientId, _: &'t Job, _: u64, _: NonZeroU32) -> Box<dyn LocalTrainer + 't> {
-        unreachable!("nobody trains here")
+        unreachable!("the stub does not train")
     }
     fn loss(&self, _client: ClientId, _model: &[f32]) -> f32 {
         0.0
@@ -49,7 +50,7 @@ impl Task for StubTask {
     fn n_test_batches(&self) -> usize {
         0
     }
-    fn evaluate_batch(&self, _piece: usize, _model: &[f32]) -> Tally {
+    fn evaluate_batch(&self, _batch_idx: usize, _model: &[f32]) -> Tally {
         Tally::default()
     }
     fn evaluate_client(&self, _client: ClientId, _model: &[f32]) -> Option<Tally> {
@@ -83,7 +84,7 @@ fn build_from(
     Ok(world)
 }
 
-/// A world that has met its data.
+/// Builds a world and prepares it with its data.
 pub(super) fn build(
     kind: &str,
     text: &str,
@@ -92,14 +93,14 @@ pub(super) fn build(
     build_with(kind, text, n_clients, 4, true)
 }
 
-/// Everybody.
+/// All clients.
 pub(super) fn everybody(n_clients: usize) -> Bits {
     let mut all = Bits::new(n_clients);
     all.fill_words(|_| u64::MAX);
     all
 }
 
-/// Who is up in each round, everybody being enrolled.
+/// The clients that are up in each round when all are enrolled.
 pub(super) fn up_by_round(kind: &str, text: &str, n_clients: usize, n_rounds: u32) -> Vec<Bits> {
     let mut world = build(kind, text, n_clients).unwrap();
     let mut up = Bits::new(n_clients);
@@ -110,7 +111,7 @@ pub(super) fn up_by_round(kind: &str, text: &str, n_clients: usize, n_rounds: u3
     (0..n_rounds).map(round).collect()
 }
 
-/// In what share of the rounds each client is up.
+/// The share of the rounds in which each client is up.
 pub(super) fn up_shares(kind: &str, text: &str, n_clients: usize, n_rounds: u32) -> Vec<f64> {
     let mut counts = vec![0; n_clients];
     for up in up_by_round(kind, text, n_clients, n_rounds) {
@@ -119,7 +120,7 @@ pub(super) fn up_shares(kind: &str, text: &str, n_clients: usize, n_rounds: u32)
     counts.into_iter().map(|count| f64::from(count) / f64::from(n_rounds)).collect()
 }
 
-/// What is said of wrong settings for ten clients, after the place.
+/// Compares the errors for wrong settings with ten clients, after the place.
 pub(super) fn check_refused(kind: &str, cases: &[(&str, &str)]) {
     for (text, expected) in cases {
         let Err(error) = build(kind, text, 10) else { panic!("{kind} takes {text}") };
@@ -129,7 +130,7 @@ pub(super) fn check_refused(kind: &str, cases: &[(&str, &str)]) {
     }
 }
 
-/// Every kind with every law, shape and source of chances.
+/// Every kind with every distribution, shape and source of probabilities.
 const WORLDS: &[(&str, &str)] = &[
     ("always", ""),
     ("bernoulli", "probability = 0.4"),
@@ -162,7 +163,7 @@ const WORLDS: &[(&str, &str)] = &[
     ("adversarial", ""),
 ];
 
-/// Plays a round in which a third of those that are up are asked.
+/// Plays a round in which a third of the clients that are up take part.
 fn play(world: &mut dyn Availability, number: RoundNo, enrolled: &Bits) -> Vec<usize> {
     let mut up = Bits::new(enrolled.len());
     world.mark_up(number, enrolled, &mut up);
@@ -172,7 +173,7 @@ fn play(world: &mut dyn Availability, number: RoundNo, enrolled: &Bits) -> Vec<u
     up.iter().collect()
 }
 
-/// All kinds but the one that needs a file, which has tests of its own.
+/// Every kind except the one that needs a file, which has its own tests.
 fn synthetic_kinds() -> impl Iterator<Item = &'static Entry<dyn Availability>> {
     ALL.iter().filter(|entry| entry.name != "trace")
 }
@@ -189,7 +190,8 @@ fn every_kind_has_an_example_that_builds_and_is_tried_below() {
 #[test]
 fn the_other_choices_of_an_example_build_too() {
     for entry in synthetic_kinds() {
-        // A line that begins with `# key = ` takes the place of that key, and a `law` or `shape` of all that follow it.
+        // A line that begins with `# key = ` replaces that key; a `distribution` or `shape` replaces all that
+        // follow it.
         let lines: Vec<_> = entry.example.lines().collect();
         for (at, line) in lines.iter().enumerate() {
             let Some(other) = line.strip_prefix("# ") else { continue };
@@ -208,7 +210,7 @@ fn the_other_choices_of_an_example_build_too() {
                 }
                 "classes" | "by_labels" | "up_to_down" => &["probability", "classes"],
                 "clusters" | "offset" => &[],
-                // Belongs to the law or shape before it.
+                // The line belongs to the distribution or shape before it.
                 _ => continue,
             };
             let rest = lines.iter().filter(|line| !exclusive.iter().any(|key| line.starts_with(key)));
@@ -225,7 +227,7 @@ fn the_other_choices_of_an_example_build_too() {
 }
 
 #[test]
-fn a_seed_is_a_world() {
+fn the_seed_determines_the_world() {
     for &(kind, text) in WORLDS {
         let world = |seed| {
             let mut world = build_with(kind, text, 200, seed, true).unwrap();
@@ -258,7 +260,7 @@ fn the_settings_as_resolved_give_the_same_world() {
 }
 
 #[test]
-fn a_world_saved_after_any_round_goes_on_as_if_nothing_had_been() {
+fn a_world_saved_after_any_round_resumes_unchanged() {
     for &(kind, text) in WORLDS {
         let mut world = build(kind, text, 70).unwrap();
         let n_rounds = 12;
@@ -289,20 +291,21 @@ fn a_world_saved_after_any_round_goes_on_as_if_nothing_had_been() {
 }
 
 #[test]
-fn newcomers_departures_one_client_and_nobody_are_fine() {
+fn worlds_allow_arrivals_departures_one_client_and_no_client() {
     for &(kind, text) in WORLDS {
         let mut world = build(kind, text, 200).unwrap();
         let mut whole = build(kind, text, 200).unwrap();
         for (number, len) in [0, 0, 1, 1, 63, 64, 65, 150, 200, 200].into_iter().enumerate() {
             let mut enrolled = everybody(len);
-            // Some have left, and come back.
+            // Some clients leave and come back.
             (0..len).filter(|idx| idx % 5 == number % 7).for_each(|idx| enrolled.set(idx, false));
             let mut up = Bits::new(len);
             world.mark_up(number as u32, &enrolled, &mut up);
             up.intersect(&enrolled);
             let mut all_up = Bits::new(200);
             whole.mark_up(number as u32, &everybody(200), &mut all_up);
-            // An exact number depends on how many there are; nothing else depends on who else is enrolled.
+            // An exact number depends on how many clients are enrolled; no other kind depends on other
+            // clients.
             if !matches!(kind, "dropout" | "index") {
                 all_up.grow(200);
                 let mut expected = enrolled.clone();
@@ -326,25 +329,25 @@ fn data_without_classes_or_clusters_is_refused_where_they_matter() {
             "labels",
             "",
             "a.toml:2:1: world.availability.kind = \"labels\": the data has no classes; \
-             give data with classes, or another kind of availability",
+             use data with classes, or another kind of availability",
         ),
         (
             "adversarial",
             "",
             "a.toml:2:1: world.availability.kind = \"adversarial\": the data has no classes; \
-             give data with classes, or another kind of availability",
+             use data with classes, or another kind of availability",
         ),
         (
             "cyclic",
             "by_labels = { distribution = \"uniform\" }",
             "a.toml:3:1: world.availability.by_labels: the data has no classes; \
-             give data with classes, or another kind of availability",
+             use data with classes, or another kind of availability",
         ),
         (
             "dropout",
             "ratio = 0.5\nclusters = \"data\"",
             "a.toml:4:1: world.availability.clusters = \"data\": the data has no clusters; \
-             give their number, or a list of their sizes",
+             give the number of clusters, or a list of their sizes",
         ),
     ] {
         let Err(error) = build_with(kind, text, 10, 4, false) else { panic!("{kind} takes any data") };

@@ -1,4 +1,4 @@
-//! Every answer takes as long.
+//! Every update takes the same time.
 
 use ebb_round::{ClientId, RoundNo};
 use ebb_settings::{Entry, NonNegative, Settings, SettingsError};
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::Link;
 use crate::world::check_duration;
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Link> = Entry {
     name: "constant",
-    about: "every answer takes the same time, whatever its size",
+    about: "every update takes the same time, whatever its size",
     example: "upload_s = 1.0             # or world.upload_s, which is the same",
     build: |settings| Ok(Box::new(Constant::new(settings, settings.parse::<Table>()?.upload_s)?)),
 };
@@ -26,14 +26,14 @@ fn one() -> NonNegative {
     NonNegative::new(1.0).expect("1 is not negative")
 }
 
-/// Seconds for every answer.
+/// The time of every upload in seconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Constant {
     pub(crate) upload_s: f64,
 }
 
 impl Constant {
-    /// As these settings say.
+    /// Checks the time and builds the link.
     pub(crate) fn new(settings: &Settings<'_>, upload_s: NonNegative) -> Result<Constant, SettingsError> {
         let upload_s = upload_s.get();
         check_duration(settings, "upload_s", upload_s)?;

@@ -1,4 +1,4 @@
-//! Speeds by a log-normal law: one for each client, and about it one for each round.
+//! Log-normal upload speeds: one factor per client, and one per client and round.
 
 use ebb_round::{ClientId, RoundNo, Stream};
 use ebb_settings::{Entry, NonNegative, Positive};
@@ -7,29 +7,30 @@ use serde::{Deserialize, Serialize};
 use super::{Link, transfer_s};
 use crate::world::MAX_TIME_S;
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Link> = Entry {
     name: "log-normal",
-    about: "answers take as long as their bytes at a client's own speed, drawn by a log-normal law",
+    about: "each client uploads at its own speed, drawn from a log-normal distribution",
     example: "mbit_s = 10.0              # the median speed
 spread = 1.0               # standard deviation of its logarithm, from client to client
-jitter = 0.3               # ... and of one client, from round to round",
+jitter = 0.3               # ... and from round to round, of one client",
     build: |settings| {
         let table = settings.parse::<Table>()?;
         for (key, std) in [("spread", table.spread), ("jitter", table.jitter)] {
             if std.get() > MAX_LOG_STD {
-                return Err(settings.error(key, format!("give at most {MAX_LOG_STD}")));
+                return Err(settings.error(key, format!("it is too large; give at most {MAX_LOG_STD}")));
             }
         }
         if transfer_s(1, 1e6 * table.mbit_s.get()) > MAX_TIME_S {
-            let message = format!("a byte takes more than {MAX_TIME_S} seconds; give more");
+            let message = format!("a byte takes more than {MAX_TIME_S} seconds; give a higher speed");
             return Err(settings.error("mbit_s", format!("at {:e} Mbit/s {message}", table.mbit_s.get())));
         }
         Ok(Box::new(LogNormal { seed: settings.context().seed, table }))
     },
 };
 
-/// One client in a thousand is then e^31 times slower than ordinary.
+/// The largest standard deviation of log speed. One client in a thousand is then e^31 times as slow as the
+/// median.
 const MAX_LOG_STD: f64 = 10.0;
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -1,4 +1,5 @@
-//! Speeds that were measured: of devices of FLASH, a mean and a deviation; of phones of MobiPerf, some of each.
+//! Measured upload speeds: a mean and a standard deviation per FLASH device, or measurements per MobiPerf
+//! phone.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,24 +13,24 @@ use super::{Link, transfer_s};
 use crate::table_error::table_error;
 use crate::world::MAX_TIME_S;
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const FLASH: Entry<dyn Link> = Entry {
     name: "flash",
-    about: "speeds of 19 devices of FLASH: each client has a device, each round a draw about its mean upload speed",
+    about: "speeds of 19 FLASH devices: each client has a device, each round draws around its mean upload speed",
     example: "file = \"traces/flash-network-speed.csv\"   # columns device, up_mean, up_sd
-kbit_s = 1.0               # what a unit of the file means: the source says \"kb/s\"",
+kbit_s = 1.0               # kbit/s per unit of the file; its source gives \"kb/s\"",
     build: |settings| {
         Ok(Box::new(MeasuredLink::build(settings, "traces/flash-network-speed.csv", read_flash)?))
     },
 };
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const MOBIPERF: Entry<dyn Link> = Entry {
     name: "mobiperf",
-    about: "speeds of 91 phones of MobiPerf: each client has a phone, each round one of its measurements",
+    about: "speeds of 91 MobiPerf phones: each client has a phone, each round uses one of its measurements",
     example:
-        "file = \"traces/mobiperf-tcp-down.csv\"   # columns device, tcp_down: downloads, taken for uploads
-kbit_s = 1.0               # what a unit of the file means: MobiPerf reports kbit/s",
+        "file = \"traces/mobiperf-tcp-down.csv\"   # columns device, tcp_down: download speeds, used as upload speeds
+kbit_s = 1.0               # kbit/s per unit of the file; MobiPerf reports kbit/s",
     build: |settings| {
         Ok(Box::new(MeasuredLink::build(settings, "traces/mobiperf-tcp-down.csv", read_mobiperf)?))
     },
@@ -42,13 +43,13 @@ struct Table {
     kbit_s: Option<Positive>,
 }
 
-/// What is known of a device's speed.
+/// The measured speeds of a device.
 #[derive(Clone, Debug, PartialEq)]
 enum Device {
-    /// Drawn about a mean, but never below a tenth of it.
+    /// A normal distribution, cut at a tenth of its mean.
     Normal { mean: f64, std: f64 },
-    /// One of these.
-    Measured(Vec<f64>),
+    /// The measurements; each round draws one of them.
+    Measurements(Vec<f64>),
 }
 
 #[derive(Debug)]
@@ -58,7 +59,7 @@ struct MeasuredLink {
     devices: Vec<Device>,
 }
 
-/// Reads a file in which a unit of speed is so many bits a second.
+/// Reads a file in which one unit of speed is this many bits per second.
 type DeviceReader = fn(&Path, f64) -> Result<Vec<Device>, String>;
 
 impl MeasuredLink {
@@ -83,13 +84,13 @@ impl Link for MeasuredLink {
         let mut stream = Stream::of_client_round(self.seed, "link", number, client);
         let speed = match &self.devices[device_idx] {
             Device::Normal { mean, std } => (mean + std * stream.normal()).max(mean / 10.0),
-            Device::Measured(speeds) => speeds[stream.below(speeds.len())],
+            Device::Measurements(speeds) => speeds[stream.below(speeds.len())],
         };
         transfer_s(n_bytes, speed * self.bits_per_s)
     }
 }
 
-/// The numbers of a column, which must be there.
+/// The numbers of a column that must exist.
 fn number_column<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<&'t [f64], String> {
     match column(rows, name) {
         Some(Column::Numbers(numbers)) => Ok(numbers),
@@ -97,7 +98,7 @@ fn number_column<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<&'t [f64
     }
 }
 
-/// The names in a column, which must be there, row by row.
+/// The names of a column that must exist, row by row.
 fn name_column<'t>(rows: &'t Rows, file: &Path, name: &str) -> Result<Vec<&'t str>, String> {
     match column(rows, name) {
         Some(Column::Categories { codes: places, names }) => {
@@ -115,7 +116,7 @@ fn missing_column(file: &Path, name: &str) -> String {
     format!("{}: expected a column {name}, found none; add it", file.display())
 }
 
-/// Reads these columns: devices have names, all else is numbers.
+/// Reads these columns; `device` holds names, all others hold numbers.
 fn read_columns(file: &Path, columns: &[&str]) -> Result<Rows, String> {
     let meant = |name: &str| {
         let meant = if name == "device" { ColumnRole::Class } else { ColumnRole::Number };
@@ -124,7 +125,7 @@ fn read_columns(file: &Path, columns: &[&str]) -> Result<Rows, String> {
     table(file, TableForm::default(), meant).map_err(|error| table_error(file, error, columns))
 }
 
-/// Whether all numbers of a column are right; `expected` says how they should be.
+/// Checks all numbers of a column; `expected` describes a valid one.
 fn check_column(
     file: &Path,
     numbers: &[f64],
@@ -140,23 +141,23 @@ fn check_column(
     }
 }
 
-/// Whether all speeds are above 0, and not so slow that time would lose its seconds.
+/// Checks that all speeds are positive, and large enough that virtual time keeps its precision.
 fn check_speeds(file: &Path, speeds: &[f64], bits_per_s: f64) -> Result<(), String> {
     check_column(file, speeds, |speed| speed > 0.0, "a speed above 0")?;
     let Some(row) = speeds.iter().position(|speed| transfer_s(1, speed * bits_per_s) > MAX_TIME_S) else {
         return Ok(());
     };
     let (place, file) = (RowLocation::of(file, TableForm::default(), row), file.display());
-    let expected = format!("a speed at which a byte takes at most {MAX_TIME_S} seconds");
+    let expected = format!("a speed that sends a byte within {MAX_TIME_S} seconds");
     let found = format!("{:e}", speeds[row]);
-    Err(format!("{file}: expected {expected} in {place}, found {found}; correct it, or give more to kbit_s"))
+    Err(format!("{file}: expected {expected} in {place}, found {found}; correct it, or give a larger kbit_s"))
 }
 
 fn read_flash(file: &Path, bits_per_s: f64) -> Result<Vec<Device>, String> {
     let rows = read_columns(file, &["up_mean", "up_sd"])?;
     let (means, stds) = (number_column(&rows, file, "up_mean")?, number_column(&rows, file, "up_sd")?);
     check_speeds(file, means, bits_per_s)?;
-    check_column(file, stds, |std| std >= 0.0, "a deviation of at least 0")?;
+    check_column(file, stds, |std| std >= 0.0, "a standard deviation of at least 0")?;
     let device = |(&mean, &std): (&f64, &f64)| Device::Normal { mean, std };
     Ok(means.iter().zip(stds).map(device).collect())
 }
@@ -169,10 +170,10 @@ fn read_mobiperf(file: &Path, bits_per_s: f64) -> Result<Vec<Device>, String> {
     for (device, speed) in devices.into_iter().zip(speeds) {
         by_device.entry(device_order(device)).or_default().push(*speed);
     }
-    Ok(by_device.into_values().map(Device::Measured).collect())
+    Ok(by_device.into_values().map(Device::Measurements).collect())
 }
 
-/// Where a device stands among the others: numbers in their order, then names in theirs.
+/// The order of devices: numbers ascending, then names ascending.
 fn device_order(device: &str) -> (u64, &str) {
     let number = device.parse().ok().filter(|number: &f64| number.is_finite());
     number.map_or((u64::MAX, device), |number| (number.to_bits(), ""))
@@ -215,7 +216,7 @@ mod tests {
         seen.dedup();
         assert_eq!(seen, [2.0, 4.0]);
         let check = |kind: &str, text: &str, expected: &str| {
-            let Err(error) = built(kind, text.as_bytes()) else { panic!("it was taken") };
+            let Err(error) = built(kind, text.as_bytes()) else { panic!("it was accepted") };
             assert!(error.ends_with(&format!("/a.csv: expected {expected}")), "{error}");
         };
         let (means, speeds) = ("device,up_mean,up_sd\r\n\r\n", "device,tcp_down\n\n");
@@ -223,19 +224,19 @@ mod tests {
         check(
             "flash",
             &format!("{means}0,1,0\r\n\r\n0,1,-1\n"),
-            "a deviation of at least 0 in line 5, found -1; correct it",
+            "a standard deviation of at least 0 in line 5, found -1; correct it",
         );
         check("mobiperf", &format!("{speeds}0,1\n0,-2"), "a speed above 0 in line 4, found -2; correct it");
         check("flash", "device,mean\n0,1\n", "a column up_mean, found none; add it");
         let content = parquet(&[("device", &[0, 0]), ("tcp_down", &[1, 0])]);
-        let Err(error) = built("mobiperf", &content) else { panic!("it was taken") };
+        let Err(error) = built("mobiperf", &content) else { panic!("it was accepted") };
         assert!(error.ends_with("/a.csv: expected a speed above 0 in row 2, found 0; correct it"), "{error}");
     }
 
     #[test]
-    fn speeds_scatter_as_their_distribution_says() {
+    fn speeds_vary_as_their_distribution_says() {
         let link = build("kind = \"log-normal\"\nmbit_s = 8.0\nspread = 1.0\njitter = 0.5").unwrap();
-        // A million bytes take a second in the median; the logarithm has variance 1.25.
+        // The median time for a million bytes is one second; its logarithm has variance 1.25.
         let logs: Vec<f64> =
             (0..20_000).map(|client| libm::log(link.upload_s(1, ClientId::new(client), 1_000_000))).collect();
         let mean = logs.iter().sum::<f64>() / 20_000.0;
@@ -244,13 +245,13 @@ mod tests {
     }
 
     #[test]
-    fn remedies_are_those_of_such_a_file() {
+    fn remedies_name_the_columns_of_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.csv");
         let check = |kind: &str, text: &str, expected: &str| {
             std::fs::write(&file, text).unwrap();
             let Err(error) = build(&format!("kind = \"{kind}\"\nfile = \"{}\"", file.display())) else {
-                panic!("it was taken")
+                panic!("it was accepted")
             };
             assert!(error.ends_with(&format!("/a.csv: expected {expected}")), "{error}");
         };
@@ -272,12 +273,12 @@ mod tests {
             std::fs::write(&file, format!("device,carrier,tcp_down\n{text}")).unwrap();
             read_mobiperf(&file, 1e3).unwrap()
         };
-        let measured = |speeds: &[f64]| Device::Measured(speeds.to_vec());
+        let measured = |speeds: &[f64]| Device::Measurements(speeds.to_vec());
         assert_eq!(
             devices("b,x,1\na 7,x,2\nb,y,3\nnan,z,4\n"),
             [measured(&[2.0]), measured(&[1.0, 3.0]), measured(&[4.0])]
         );
-        // Numbers stand in their order, however they are written.
+        // Numbers sort by their values, however they are written.
         assert_eq!(
             devices("10,x,1\n9,x,2\n9.0,x,3\na,x,4\n"),
             [measured(&[2.0, 3.0]), measured(&[1.0]), measured(&[4.0])]
@@ -291,16 +292,16 @@ mod tests {
         let check = |text: &str, content: &str, expected: &str| {
             std::fs::write(&file, content).unwrap();
             let text = text.replace("FILE", file.to_str().unwrap());
-            let Err(error) = build(&text) else { panic!("it was taken: {text}") };
+            let Err(error) = build(&text) else { panic!("it was accepted: {text}") };
             assert!(error.ends_with(expected), "{error}");
         };
         check(
             "kind = \"log-normal\"\nmbit_s = 1e-320",
             "",
-            "at 1e-320 Mbit/s a byte takes more than 1000000000 seconds; give more",
+            "at 1e-320 Mbit/s a byte takes more than 1000000000 seconds; give a higher speed",
         );
-        let slow = "found 1e-13; correct it, or give more to kbit_s";
-        let fast = "expected a speed at which a byte takes at most 1000000000 seconds in line";
+        let slow = "found 1e-13; correct it, or give a larger kbit_s";
+        let fast = "expected a speed that sends a byte within 1000000000 seconds in line";
         check(
             "kind = \"flash\"\nfile = \"FILE\"",
             "up_mean,up_sd\n1,0\n1e-13,0\n",

@@ -1,41 +1,41 @@
-//! Why a trace cannot be used: which file, which line, what is wrong and what would be right.
+//! Why a trace cannot be used: the file, the line, what is wrong and what would be right.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use ebb_train::read::{ReadError, RowLocation};
 
-/// A trace that cannot be used.
+/// Why a trace cannot be used.
 #[derive(Debug)]
 pub enum TraceError {
-    /// It cannot be read as a table.
+    /// The file cannot be read as a table.
     Read(ReadError),
-    /// It has no rows.
+    /// The file has no rows.
     Empty {
-        /// Which file.
+        /// The file.
         file: PathBuf,
     },
-    /// A column is not there.
+    /// A column is missing.
     MissingColumn {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// The column.
+        /// The missing column.
         missing: &'static str,
-        /// Those that are there.
+        /// The columns that the file has.
         found: Vec<String>,
     },
     /// No row has an interval.
     NoIntervals {
-        /// Which file.
+        /// The file.
         file: PathBuf,
     },
     /// A row is wrong.
     Row {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Where in it.
+        /// The row's place in the file.
         place: RowLocation,
-        /// The client, as the file calls it.
+        /// The client, as the file names it.
         client: String,
         /// What is wrong with the row.
         error: RowError,
@@ -47,86 +47,86 @@ pub enum TraceError {
 pub enum RowError {
     /// The client has no name.
     NoName,
-    /// A value is no number.
+    /// A value is not a number.
     NotANumber {
-        /// In which column.
+        /// The column of the value.
         column: &'static str,
-        /// What stands there.
+        /// The value as written.
         found: String,
     },
-    /// It begins before 0.
+    /// The interval begins before 0.
     BeforeZero {
-        /// When.
+        /// The start of the interval in seconds.
         from_s: f64,
     },
-    /// It ends before it starts.
+    /// The interval ends before it starts.
     EndsBeforeStart {
-        /// Its beginning.
+        /// The start of the interval in seconds.
         from_s: f64,
-        /// Its end.
+        /// The end of the interval in seconds.
         to_s: f64,
     },
-    /// It ends when it starts.
+    /// The interval ends when it starts.
     EmptyInterval {
-        /// When.
+        /// The start and end of the interval in seconds.
         at_s: f64,
     },
-    /// It overlaps another interval of the client.
+    /// The interval overlaps another interval of the client.
     Overlap {
-        /// Its beginning.
+        /// The start of the interval in seconds.
         from_s: f64,
-        /// The end of the one before.
+        /// The end of the earlier interval in seconds.
         before_to_s: f64,
-        /// Where the one before stands.
+        /// The place of the earlier interval.
         before: RowLocation,
     },
-    /// It reaches out of the time in which the client was watched.
+    /// The interval is not within the client's observation period.
     OutsideObservation {
-        /// The interval.
+        /// The start and end of the interval in seconds.
         interval_s: (f64, f64),
-        /// When the client was watched.
+        /// The start and end of the observation period in seconds.
         observed_s: (f64, f64),
     },
-    /// The client was watched for no time at all.
+    /// The client's observation period has no length.
     EmptyObservation {
-        /// When it should have been watched.
+        /// The start and end of the observation period in seconds.
         observed_s: (f64, f64),
     },
-    /// Another row says otherwise about when the client was watched.
+    /// Another row gives the client another observation period.
     InconsistentObservation {
-        /// What this row says.
+        /// The observation period in this row, in seconds.
         observed_s: (f64, f64),
-        /// What the other says.
+        /// The observation period in the other row, in seconds.
         other_s: (f64, f64),
-        /// Where the other stands.
+        /// The place of the other row.
         other: RowLocation,
     },
-    /// A time beyond a hundred years.
+    /// A time is beyond a hundred years.
     TimeTooLarge {
-        /// The time.
+        /// The time in seconds.
         time_s: f64,
     },
-    /// Some clients' times seem to be in another unit.
+    /// The times of some clients seem to be in another unit.
     MixedUnits {
-        /// How many clients are in the group with the larger times, and how many in the other.
+        /// The number of clients with the larger times, and the number of all others.
         n_clients: (usize, usize),
-        /// How many times as large the larger are.
+        /// How many times as large the larger times are.
         ratio: f64,
     },
-    /// Some intervals' times seem to be in another unit.
+    /// The times of some intervals seem to be in another unit.
     MixedUnitsOfRows {
-        /// How many intervals are far beyond the others, and how many others there are.
+        /// The number of intervals far beyond the others, and the number of all others.
         n_intervals: (usize, usize),
         /// How many times as late they begin.
         later: f64,
         /// How many times as long they are.
         longer: f64,
     },
-    /// The client is no whole number, but should be.
+    /// The client should be a whole number and is not.
     NotAWholeNumber,
-    /// The client's number is none of the run's.
+    /// The run has no client of this number.
     UnknownClient {
-        /// How many clients the run has.
+        /// The number of clients in the run.
         n_known: usize,
     },
 }
@@ -150,7 +150,7 @@ impl fmt::Display for TraceError {
             }
             TraceError::NoIntervals { file } => {
                 write!(f, "{}: expected at least one interval, found none; ", file.display())?;
-                write!(f, "give one, or the columns seen_from, seen_to, which say how long the trace is")
+                write!(f, "add one, or the columns seen_from and seen_to, which give the trace its length")
             }
             TraceError::Row { file, place, client, error } => {
                 write!(f, "{}: {place}: client \"{client}\": {error}", file.display())
@@ -170,20 +170,20 @@ impl std::error::Error for TraceError {
 
 impl fmt::Display for RowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DROP_REMEDY: &str = "correct it, or drop such intervals with repair = true";
+        const DROP_REMEDY: &str = "correct it, or drop wrong intervals with repair = true";
         match self {
             RowError::NoName => write!(f, "expected a number or a name, found nothing; fill it in"),
             RowError::NotANumber { column, found } => {
                 write!(f, "{column}: expected seconds as a number, found \"{found}\"; correct it")
             }
-            RowError::BeforeZero { from_s } => write!(f, "begins at {from_s} s, before 0; {DROP_REMEDY}"),
+            RowError::BeforeZero { from_s } => write!(f, "it begins at {from_s} s, before 0; {DROP_REMEDY}"),
             RowError::EndsBeforeStart { from_s, to_s } => {
-                write!(f, "ends at {to_s} s, before it starts at {from_s} s; {DROP_REMEDY}")
+                write!(f, "it ends at {to_s} s, before it starts at {from_s} s; {DROP_REMEDY}")
             }
-            RowError::EmptyInterval { at_s } => write!(f, "starts and ends at {at_s} s; {DROP_REMEDY}"),
+            RowError::EmptyInterval { at_s } => write!(f, "it starts and ends at {at_s} s; {DROP_REMEDY}"),
             RowError::Overlap { from_s, before_to_s, before } => {
-                write!(f, "starts at {from_s} s, before the one in {before} ends at {before_to_s} s; ")?;
-                write!(f, "correct it, or join such intervals with repair = true")
+                write!(f, "it starts at {from_s} s, before the one in {before} ends at {before_to_s} s; ")?;
+                write!(f, "correct it, or join overlapping intervals with repair = true")
             }
             RowError::OutsideObservation {
                 interval_s: (from_s, to_s),
@@ -191,32 +191,35 @@ impl fmt::Display for RowError {
             } => {
                 write!(
                     f,
-                    "up from {from_s} s to {to_s} s, but watched from {seen_from_s} s to {seen_to_s} s; "
+                    "it is up from {from_s} s to {to_s} s, but observed from {seen_from_s} s to {seen_to_s} s; "
                 )?;
                 write!(f, "{DROP_REMEDY}")
             }
             RowError::EmptyObservation { observed_s: (from_s, to_s) } => {
                 write!(
                     f,
-                    "watched from {from_s} s to {to_s} s; give a beginning from 0 on and an end after it"
+                    "it is observed from {from_s} s to {to_s} s; give a start of at least 0 and a later end"
                 )
             }
             RowError::InconsistentObservation { observed_s: seen_s, other_s, other } => {
-                write!(f, "watched from {} s to {} s, ", seen_s.0, seen_s.1)?;
+                write!(f, "it is observed from {} s to {} s, ", seen_s.0, seen_s.1)?;
                 write!(
                     f,
-                    "but from {} s to {} s in {other}; give the same in all rows of a client",
+                    "but from {} s to {} s in {other}; give the same period in all rows of a client",
                     other_s.0, other_s.1
                 )
             }
             RowError::TimeTooLarge { time_s } => {
-                write!(f, "{time_s} s are more than a hundred years; give seconds, not milliseconds")
+                write!(f, "{time_s} s is more than a hundred years; give seconds, not milliseconds")
             }
             RowError::MixedUnits { n_clients: (larger, smaller), ratio } => {
                 let all = larger + smaller;
                 write!(f, "its times seem to be in another unit: {larger} of {all} clients, ")?;
-                write!(f, "this one among them, have times about {ratio:.0} times as large as the others; ")?;
-                write!(f, "give seconds throughout, or check_units = false if they are")
+                write!(
+                    f,
+                    "this one among them, have times about {ratio:.0} times as large as those of the others; "
+                )?;
+                write!(f, "give seconds throughout, or set check_units = false if they are right")
             }
             RowError::MixedUnitsOfRows { n_intervals: (far, others), later, longer } => {
                 let all = far + others;
@@ -225,19 +228,22 @@ impl fmt::Display for RowError {
                     f,
                     "this one among them, are about {later:.0} times as late and {longer:.0} times as long "
                 )?;
-                write!(f, "as the others; give seconds throughout, or check_units = false if they are")
+                write!(
+                    f,
+                    "as the others; give seconds throughout, or set check_units = false if they are right"
+                )
             }
             RowError::NotAWholeNumber => {
-                write!(f, "expected a whole number, as clients = \"by-number\" says; ")?;
-                write!(f, "correct it, or give clients = \"in-order\"")
+                write!(f, "expected a whole number, because clients = \"by-number\"; ")?;
+                write!(f, "correct it, or set clients = \"in-order\"")
             }
             RowError::UnknownClient { n_known } => {
                 let last = n_known.saturating_sub(1);
                 write!(
                     f,
-                    "is none of the {n_known} clients of the run, 0 to {last}; correct it, leave it out, "
+                    "it is not among the {n_known} clients of the run, 0 to {last}; correct it, leave it out, "
                 )?;
-                write!(f, "or number clients as they occur with clients = \"in-order\"")
+                write!(f, "or number clients by occurrence with clients = \"in-order\"")
             }
         }
     }

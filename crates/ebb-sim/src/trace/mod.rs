@@ -1,26 +1,28 @@
 //! Recorded traces: the intervals during which each client was up.
 //!
-//! A trace is a CSV file, plain or compressed by gzip, or a Parquet file, with one row an interval:
+//! A trace is a Parquet file or a CSV file, plain or compressed by gzip, with one interval per row:
 //!
 //! | column | meaning |
 //! |---|---|
-//! | `client` | a number or a name; which client of the run it is says [`Numbering`] |
-//! | `from`, `to` | seconds; the client is up from `from` on until just before `to`; both empty: it exists, no more |
-//! | `seen_from`, `seen_to` | optional: from when until when the client was watched, the same in all of its rows |
+//! | `client` | a number or a name; [`Numbering`] maps it to a client of the run |
+//! | `from`, `to` | seconds; up from `from` until just before `to`; both empty: the client exists |
+//! | `seen_from`, `seen_to` | optional: the client's observation period in seconds, in all its rows |
 //!
-//! Without the last two, everybody was watched from the midnight (multiple of 86,400 s) before the first interval of
-//! the file until the end of its last; where that is more than a day, until the midnight after it. Rows may stand in any
-//! order. Other columns mean nothing.
+//! Without the last two columns, all clients share one observation period. It starts at the midnight (a
+//! multiple of 86,400 s) before the first interval of the file. It ends with the last interval, or at the
+//! midnight after it if the period exceeds a day. Rows may be in any order. Other columns are ignored.
 //!
-//! A file that has an interval that begins before 0, ends before it starts, has no length, reaches out of the time in
-//! which its client was watched or overlaps another of its client is refused, with the line. With `repair` the first
-//! four are dropped and the last are joined. A time beyond a hundred years is refused, and so are times of which
-//! some seem to be in milliseconds: see [`ReadOptions::check_units`].
+//! A file is refused with the line of a wrong interval. An interval is wrong if it begins before 0, ends
+//! before it starts, has no length, exceeds its client's observation period, or overlaps another of its
+//! client. With `repair`, intervals of the first four kinds are dropped and overlapping ones are joined. A
+//! time beyond a hundred years is refused. So are files in which some times seem to be in milliseconds: see
+//! [`ReadOptions::check_units`].
 //!
-//! The files of FLASH (Yang et al., "Characterizing Impacts of Heterogeneity in Federated Learning upon Large-Scale
-//! Smartphone Data") are read too. Their columns are `device`, `ready_start`, `ready_end`, and in the one of devices
-//! that are ready also `trace_start`, `trace_end`. They are always repaired. Devices with empty fields had no usable
-//! trace and are left out. Those of which only charging is known count as watched for three days.
+//! The files of FLASH are read, too (Yang et al., "Characterizing Impacts of Heterogeneity in Federated
+//! Learning upon Large-Scale Smartphone Data"). Their columns are `device`, `ready_start` and `ready_end`;
+//! the file of ready devices also has `trace_start` and `trace_end`. FLASH files are always repaired. Devices
+//! with empty fields had no usable trace and are left out. Devices of which only charging times are known
+//! count as observed for three days.
 
 mod error;
 mod playback;
@@ -40,51 +42,51 @@ pub use recorder::Recorder;
 
 use spans::Spans;
 
-/// Seconds of a day.
+/// The seconds of a day.
 const DAY_S: f64 = 86_400.0;
 
-/// When each client was up.
+/// The intervals during which each client was up.
 #[derive(Clone, PartialEq)]
 pub struct Trace {
-    /// Where each client's intervals begin among all, and after the last client, where all end.
+    /// The index of each client's first interval, then the number of all intervals.
     starts: Vec<usize>,
-    /// Client by client, ascending and apart from one another, none without length.
+    /// The intervals, by client and ascending. They are disjoint and none is empty.
     intervals: Spans,
-    /// When each client was watched, never without length; its intervals lie within.
+    /// The observation period of each client. None is empty, and the client's intervals lie within it.
     observed: Spans,
     repairs: Repairs,
-    /// Whether clients have the numbers that the file gives them.
+    /// Whether clients keep the numbers that the file gives them.
     is_by_number: bool,
     /// Numbers below the largest that the file does not name, ascending.
     missing: Vec<usize>,
 }
 
-/// What was read, and what of it was not taken as it is.
+/// How many intervals were read, and how many of them were changed or dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Repairs {
-    /// Intervals in the file.
+    /// The number of intervals in the file.
     pub n_read: usize,
-    /// Dropped because they begin before 0.
+    /// The number dropped because they begin before 0.
     pub before_zero: usize,
-    /// Dropped because they end before they start.
+    /// The number dropped because they end before they start.
     pub ends_before_start: usize,
-    /// Dropped because they have no length.
+    /// The number dropped because they have no length.
     pub empty_intervals: usize,
-    /// Dropped because they reach out of the time in which their client was watched.
+    /// The number dropped because they exceed their client's observation period.
     pub outside_observation: usize,
-    /// Joined to another of the same client, which they overlap.
+    /// The number joined to an overlapping interval of the same client.
     pub joined: usize,
-    /// Devices of FLASH left out because they have no usable trace.
+    /// The number of FLASH devices left out because they have no usable trace.
     pub clients_left_out: usize,
 }
 
 impl Trace {
-    /// How many clients there are, whether or not they are ever up.
+    /// The number of clients, whether or not they are ever up.
     pub fn n_clients(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// How many intervals there are.
+    /// The number of intervals.
     pub fn n_intervals(&self) -> usize {
         self.intervals.len()
     }
@@ -94,27 +96,27 @@ impl Trace {
         self.repairs
     }
 
-    /// Whether clients have the numbers that the file gives them, and not those of their order.
+    /// Whether clients keep the numbers that the file gives them, instead of those of their order.
     pub fn is_by_number(&self) -> bool {
         self.is_by_number
     }
 
-    /// Clients that the file does not name though it names a later one, ascending. They are never up.
+    /// Numbers below the largest that the file does not name, ascending. These clients are never up.
     pub fn missing(&self) -> &[usize] {
         &self.missing
     }
 
-    /// From when until when a client was watched, in seconds.
+    /// A client's observation period: start and end in seconds.
     pub fn observed(&self, client_idx: usize) -> (f64, f64) {
         self.observed.get(client_idx)
     }
 
-    /// When the first client began to be watched.
+    /// The start of the earliest observation period in seconds.
     pub fn starts_s(&self) -> f64 {
         (0..self.n_clients()).map(|client_idx| self.observed(client_idx).0).fold(f64::INFINITY, f64::min)
     }
 
-    /// When the last client ceased to be watched.
+    /// The end of the latest observation period in seconds.
     pub fn ends_s(&self) -> f64 {
         (0..self.n_clients()).map(|client_idx| self.observed(client_idx).1).fold(f64::NEG_INFINITY, f64::max)
     }
@@ -129,14 +131,15 @@ impl Trace {
         self.next_up(client_idx, time_s) == Some(time_s)
     }
 
-    /// When a client is next up: `time_s` itself if it is up then, `None` if not before the trace ends.
+    /// When a client is next up: `time_s` itself if it is up then; `None` if it is not up again before the
+    /// trace ends.
     pub fn next_up(&self, client_idx: usize, time_s: f64) -> Option<f64> {
         let range = self.range(client_idx);
         let at = self.intervals.first_to_end_after(range.clone(), time_s);
         range.contains(&at).then(|| self.intervals.get(at).0.max(time_s))
     }
 
-    /// The share of the time in which each client was watched that it was up.
+    /// For each client, the share of its observation period during which it was up.
     pub fn up_shares(&self) -> Vec<f64> {
         let share = |client_idx| {
             let up_s: f64 = self.intervals(client_idx).map(|(from, to)| to - from).sum();
@@ -146,7 +149,7 @@ impl Trace {
         (0..self.n_clients()).map(share).collect()
     }
 
-    /// Writes the trace as CSV; read again, it is the same.
+    /// Writes the trace as CSV that reads back as the same trace.
     pub fn write_csv(&self, to: &mut dyn io::Write) -> io::Result<()> {
         writeln!(to, "client,seen_from,seen_to,from,to")?;
         for client_idx in 0..self.n_clients() {
@@ -167,14 +170,14 @@ impl Trace {
 }
 
 impl Repairs {
-    /// Whether anything was not taken as it is.
+    /// Whether anything was changed or dropped.
     pub fn is_any(&self) -> bool {
         *self != Repairs { n_read: self.n_read, ..Repairs::default() }
     }
 }
 
 impl fmt::Debug for Trace {
-    /// The size only: there may be millions of intervals.
+    /// Only the size, because there may be millions of intervals.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} intervals of {} clients", self.n_intervals(), self.n_clients())
     }
@@ -185,12 +188,12 @@ impl fmt::Display for Repairs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} intervals read", self.n_read)?;
         for (count, what) in [
-            (self.before_zero, "dropped that begin before 0"),
-            (self.ends_before_start, "dropped that end before they start"),
-            (self.empty_intervals, "dropped that have no length"),
-            (self.outside_observation, "dropped that reach beyond the time watched"),
-            (self.joined, "joined that overlap"),
-            (self.clients_left_out, "clients left out that have no usable trace"),
+            (self.before_zero, "dropped because they begin before 0"),
+            (self.ends_before_start, "dropped because they end before they start"),
+            (self.empty_intervals, "dropped because they have no length"),
+            (self.outside_observation, "dropped because they exceed the observation period"),
+            (self.joined, "joined because they overlap"),
+            (self.clients_left_out, "clients left out because they have no usable trace"),
         ] {
             if count > 0 {
                 write!(f, ", {count} {what}")?;
@@ -204,7 +207,7 @@ impl fmt::Display for Repairs {
 mod tests {
     use super::*;
 
-    /// A trace by hand, everybody watched from 0 to `ends_s`.
+    /// A trace of these intervals; all clients are observed from 0 to `ends_s`.
     pub(super) fn by_hand(clients: &[&[(f64, f64)]], ends_s: f64) -> Trace {
         let mut starts = vec![0];
         let mut intervals = Vec::new();
@@ -241,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_the_time_watched() {
+    fn shares_are_of_the_observation_period() {
         let trace = by_hand(&[&[(2.0, 5.0), (6.0, 7.0)], &[], &[(0.0, 10.0)]], 10.0);
         assert_eq!(trace.up_shares(), [0.4, 0.0, 1.0]);
         assert_eq!(format!("{trace:?}"), "3 intervals of 3 clients");

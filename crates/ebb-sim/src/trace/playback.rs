@@ -1,4 +1,4 @@
-//! Plays a trace to a run: which of its clients is which of the run's, and which of its seconds is now.
+//! Plays a trace to a run: maps the run's clients and times to those of the trace.
 
 use ebb_round::{Bits, ClientId, RoundNo, Stream, stateless};
 use ebb_settings::{Entry, NonNegative, Positive, Settings, SettingsError};
@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 use super::{DAY_S, HUNDRED_YEARS_S, Numbering, ReadOptions, Trace};
 use crate::availability::Availability;
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn Availability> = Entry {
     name: "trace",
-    about: "clients are up when a recording says: phones of FLASH, or a CSV or Parquet file of client, from, to",
-    example: "file = \"traces/flash-ready-1000.csv.gz\"   # within the data folder, or a path
-round_s = 600.0                 # from the beginning of a round to that of the next
-# time_scale = 1.0              # seconds of the recording in a second of the run
-# start_s = 0.0                 # the second of the recording at which the run begins; its first without it
-# clients = \"by-number\"         # client 7 of the file is client 7 of the run; or in-order, as they first occur
+    about: "clients are up as in a recording: phones of FLASH, or a CSV or Parquet file with columns client, from, to",
+    example: "file = \"traces/flash-ready-1000.csv.gz\"   # in the data folder, or a path
+round_s = 600.0                 # from the start of a round to that of the next
+# time_scale = 1.0              # seconds of the recording per second of the run
+# start_s = 0.0                 # the second of the recording at which the run begins; its first if left out
+# clients = \"by-number\"         # client 7 of the file is client 7 of the run; or in-order of occurrence
 # beyond_clients = \"repeat\"     # clients that the recording does not have: repeat, down or error
-# beyond_end = \"repeat\"         # before its beginning and after its end: repeat or down
-# repair = false                # drop or join intervals that are wrong instead of refusing the file
+# beyond_end = \"repeat\"         # before its start and after its end: repeat or down
+# repair = false                # drop or join wrong intervals instead of refusing the file
 # check_units = true            # refuse files in which some times seem to be milliseconds",
     build: |settings| Ok(Box::new(TraceAvailability::build(settings)?)),
 };
@@ -27,13 +27,13 @@ round_s = 600.0                 # from the beginning of a round to that of the n
 /// How a trace is played.
 #[derive(Clone, Copy, Debug)]
 pub struct PlaybackOptions {
-    /// Seconds of the trace that pass in a second of the run.
+    /// Seconds of the trace per second of the run.
     pub time_scale: f64,
-    /// The second of the trace at which the run begins; without it, when its first client began to be watched.
+    /// The second of the trace at which the run begins; `None`: the start of the earliest observation period.
     pub start_s: Option<f64>,
     /// What clients do that the trace does not have.
     pub beyond_clients: BeyondClients,
-    /// What clients do when the trace does not say.
+    /// What clients do outside their observation period.
     pub beyond_end: BeyondEnd,
 }
 
@@ -48,23 +48,23 @@ impl Default for PlaybackOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BeyondClients {
-    /// The trace's clients play more than one part each, in turns. In all but its first part a client is ahead of its
-    /// trace by a number of days drawn from the seed, so that nights stay nights, and goes on from its first day after
-    /// its last; it is ahead by any time, where it was watched for less than two days. A client that the trace misses
-    /// is missed in all of its parts.
+    /// Each client of the trace plays several clients of the run. In all but the first of them it is shifted
+    /// forward by a number of days drawn from the seed, so that nights stay nights. After its last day it
+    /// continues with its first. If it was observed for less than two days, the shift is any time. A client
+    /// that the trace misses is missing in all of these.
     #[default]
     Repeat,
     /// They are never up.
     Down,
-    /// There must be none.
+    /// The run must not have more clients than the trace.
     Error,
 }
 
-/// What clients do before they began and after they ceased to be watched.
+/// What clients do before and after their observation period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BeyondEnd {
-    /// The same over and over, each as long as it was watched.
+    /// Their observation period repeats.
     #[default]
     Repeat,
     /// They are not up.
@@ -75,7 +75,7 @@ pub enum BeyondEnd {
 #[derive(Clone, Debug)]
 pub struct Playback {
     trace: Trace,
-    /// At a client's number: by how much it is shifted.
+    /// The shift of each client, at the position of its number.
     shifts: Stream,
     start_s: f64,
     time_scale: f64,
@@ -108,7 +108,7 @@ impl Playback {
             .is_some_and(|trace_s| self.trace.is_up_at(trace_client.client_idx, trace_s))
     }
 
-    /// Writes who is up at a time of the run.
+    /// Writes which clients are up at a time of the run.
     pub fn mark_up(&self, time_s: f64, up: &mut Bits) {
         let len = up.len();
         up.fill_words(|at| {
@@ -130,7 +130,7 @@ impl Playback {
         let next = |trace_s| self.trace.next_up(trace_client.client_idx, trace_s);
         let wait_s = match next(trace_s) {
             Some(at_s) => at_s - trace_s,
-            // Not before what was watched ends; then from its beginning.
+            // Not before the observation period ends, then as from its start.
             None => trace_client.to_s - trace_s + (next(trace_client.from_s)? - trace_client.from_s),
         };
         if self.beyond_end == BeyondEnd::Down && now_s + wait_s >= trace_client.to_s {
@@ -140,7 +140,7 @@ impl Playback {
         Some(self.at_or_just_after(client, time_s + passes_s / self.time_scale))
     }
 
-    /// Where the sum of times was rounded to just before the client is up, the next number at which it is.
+    /// The next number at which the client is up, where rounding put the sum of times just before it.
     fn at_or_just_after(&self, client: ClientId, time_s: f64) -> f64 {
         let mut step_s = f64::EPSILON * time_s.abs().max(self.scaled_time_s(time_s).abs() / self.time_scale);
         let mut tried_s = time_s;
@@ -158,7 +158,7 @@ impl Playback {
         self.start_s + time_s * self.time_scale
     }
 
-    /// Who plays a client.
+    /// The client of the trace that plays a client of the run.
     fn trace_client(&self, client: ClientId) -> Option<TraceClient> {
         let n_clients = self.trace.n_clients();
         let client_idx = match self.beyond_clients {
@@ -181,13 +181,13 @@ impl Playback {
         Some(TraceClient { client_idx, from_s, to_s, shift_s })
     }
 
-    /// The second of the trace that is played; `None`: it has none to play.
+    /// The second of the trace that is played; `None`: the client has none to play.
     fn trace_time_s(&self, trace_client: &TraceClient, now_s: f64) -> Option<f64> {
-        let is_inside = (trace_client.from_s..trace_client.to_s).contains(&now_s);
-        if is_inside && trace_client.shift_s == 0.0 {
+        let is_observed = (trace_client.from_s..trace_client.to_s).contains(&now_s);
+        if is_observed && trace_client.shift_s == 0.0 {
             return Some(now_s);
         }
-        let is_played = is_inside || self.beyond_end == BeyondEnd::Repeat;
+        let is_played = is_observed || self.beyond_end == BeyondEnd::Repeat;
         let wrapped = |from_s: f64| {
             from_s + (now_s - from_s + trace_client.shift_s).rem_euclid(trace_client.to_s - from_s)
         };
@@ -203,7 +203,7 @@ struct TraceClient {
     shift_s: f64,
 }
 
-/// What `[world.availability]` can say of a trace.
+/// The keys of `[world.availability]` for a trace.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
@@ -212,7 +212,8 @@ struct Table {
     #[serde(default = "one")]
     time_scale: Positive,
     start_s: Option<NonNegative>,
-    /// Without it, by number where all clients of one's own file are whole numbers.
+    /// Without it, clients keep their numbers if the file is not one of FLASH and all of its clients are
+    /// whole numbers.
     clients: Option<ClientNumbering>,
     #[serde(default)]
     beyond_clients: BeyondClients,
@@ -224,7 +225,7 @@ struct Table {
     check_units: bool,
 }
 
-/// Which client of the recording is which of the run.
+/// How clients of the recording map to clients of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum ClientNumbering {
@@ -239,7 +240,7 @@ fn yes() -> bool {
     true
 }
 
-/// A trace, asked at the beginning of every round.
+/// A trace, read at the beginning of every round.
 struct TraceAvailability {
     playback: Playback,
     round_s: f64,
@@ -276,30 +277,35 @@ impl TraceAvailability {
     }
 }
 
-/// Thirty thousand years; beyond it times would lose their thousandths of a second.
+/// Thirty thousand years; beyond it a float no longer resolves a millisecond.
 const MAX_RUN_S: f64 = 1e12;
 
-/// Refuses settings with which the run would leave the times that can be told apart.
+/// Refuses settings under which times of the run would lose their precision.
 fn check_times(settings: &Settings<'_>, table: &Table) -> Result<(), SettingsError> {
     if table.start_s.is_some_and(|start_s| start_s.get() > HUNDRED_YEARS_S) {
-        return Err(settings.error("start_s", "more than a hundred years, which no recording has; give less"));
+        return Err(settings.error(
+            "start_s",
+            "it is beyond a hundred years, where no recording reaches; give an earlier time",
+        ));
     }
     let run_s = f64::from(settings.context().n_rounds.max(1)) * table.round_s.get();
     for (key, end_s) in [("round_s", run_s), ("time_scale", run_s * table.time_scale.get())] {
         if end_s > MAX_RUN_S {
-            let message = format!("the run would end after {end_s:e} s, more than {MAX_RUN_S:e}");
-            return Err(settings.error(key, message + "; give less, or fewer rounds"));
+            let message = format!("the run would last {end_s:e} s, more than {MAX_RUN_S:e}");
+            return Err(settings.error(key, message + "; give a smaller value, or fewer rounds"));
         }
     }
     Ok(())
 }
 
-/// Refuses a recording that does not have all clients of the run.
+/// Refuses a recording that lacks clients of the run.
 fn check_clients(settings: &Settings<'_>, trace: &Trace) -> Result<(), SettingsError> {
     let (n_known, n_clients) = (trace.n_clients(), settings.context().n_clients);
     if n_clients > n_known {
         let message = format!("the recording has {n_known} clients, but the data has {n_clients}");
-        return Err(settings.error("beyond_clients", message + "; give \"repeat\" or \"down\", or fewer"));
+        return Err(
+            settings.error("beyond_clients", message + "; give \"repeat\" or \"down\", or use fewer clients")
+        );
     }
     if let Some((first, others)) = trace.missing().split_first() {
         let others = match others.len() {
@@ -308,13 +314,13 @@ fn check_clients(settings: &Settings<'_>, trace: &Trace) -> Result<(), SettingsE
             n_others => format!(", nor {n_others} others below {}", n_known - 1),
         };
         let message = format!("the recording has no client {first}{others}");
-        let remedy = "; give \"repeat\" or \"down\", by which they are never up";
+        let remedy = "; give \"repeat\" or \"down\", then they are never up";
         return Err(settings.error("beyond_clients", message + remedy));
     }
     Ok(())
 }
 
-/// What of the recording is not played as it was recorded.
+/// Remarks on what is not played as it was recorded.
 fn remarks(trace: &Trace, file: &str, n_clients: usize) -> Vec<String> {
     let mut remarks = Vec::new();
     if trace.repairs().is_any() {
@@ -333,7 +339,7 @@ fn remarks(trace: &Trace, file: &str, n_clients: usize) -> Vec<String> {
     let n_known = trace.n_clients();
     if n_known > n_clients {
         let message =
-            format!("of {n_known} clients the first {n_clients} play, in the order in which they occur");
+            format!("the first {n_clients} of {n_known} clients are used, in the order in which they occur");
         remarks.push(format!("{file}: {message}"));
     }
     remarks
@@ -382,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_begins_again_where_it_ends() {
+    fn a_trace_repeats_after_its_end() {
         let playback = small(options(0.0, 1.0, BeyondClients::Repeat, BeyondEnd::Repeat));
         for lap_s in [0.0, 10.0, 1000.0] {
             check(&playback, 0, lap_s, Some(lap_s + 2.0));
@@ -394,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn or_there_is_nothing_more() {
+    fn a_trace_that_is_not_repeated_leaves_clients_down() {
         let playback = small(options(0.0, 1.0, BeyondClients::Repeat, BeyondEnd::Down));
         check(&playback, 0, 1.0, Some(2.0));
         check(&playback, 0, 8.5, Some(8.5));
@@ -403,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_can_begin_later_and_run_faster() {
+    fn a_run_can_start_later_in_the_trace_and_play_it_faster() {
         // Trace time is 4 + 2 t.
         let playback = small(options(4.0, 2.0, BeyondClients::Repeat, BeyondEnd::Repeat));
         check(&playback, 0, 0.0, Some(0.0));
@@ -417,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_first_is_watched_nobody_is_up_or_what_follows_is_repeated() {
+    fn before_its_observation_a_client_is_down_or_repeats_the_trace() {
         let trace = || {
             let mut trace = by_hand(&[&[(30.0, 32.0)], &[(12.0, 13.0)]], 40.0);
             trace.observed = super::super::Spans::new(vec![[30.0, 40.0], [10.0, 20.0]]);
@@ -426,7 +432,7 @@ mod tests {
         let of = |beyond_end| {
             Playback::new(trace(), PlaybackOptions { beyond_end, ..PlaybackOptions::default() }, 1)
         };
-        // The run begins at 10, when the first was watched.
+        // The run begins at 10, the start of the earliest observation period.
         check(&of(BeyondEnd::Repeat), 0, 0.0, Some(0.0));
         check(&of(BeyondEnd::Repeat), 0, 2.0, Some(10.0));
         check(&of(BeyondEnd::Repeat), 1, 3.0, Some(12.0));
@@ -474,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_next_up_is_up_then() {
+    fn a_client_is_up_when_it_is_next_up() {
         let clients: &[&[(f64, f64)]] = &[&[(0.1, 0.3), (0.7, 0.9)], &[(1e-3, 2e-3)], &[]];
         for after in [BeyondEnd::Repeat, BeyondEnd::Down] {
             let playback =
@@ -487,7 +493,7 @@ mod tests {
                     };
                     assert!(playback.is_up_at(client, next_s), "{client:?} from {time_s} at {next_s}");
                     assert!(next_s >= time_s);
-                    // And not before.
+                    // The client is not up before.
                     for part in 0..20 {
                         let before_s = time_s + (next_s - time_s) * f64::from(part) / 20.0;
                         assert!(before_s >= next_s || !playback.is_up_at(client, before_s));

@@ -8,23 +8,23 @@ use ebb_train::read::{Column, ColumnRole, ReadError, RowLocation, Table, TableFo
 use super::spans::Spans;
 use super::{DAY_S, Repairs, RowError, Trace, TraceError};
 
-/// How a trace is to be read.
+/// How a trace is read.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadOptions {
-    /// Whether to drop or join intervals that are wrong, instead of refusing the file.
+    /// Whether wrong intervals are dropped or joined, instead of refusing the file.
     pub repair: bool,
-    /// Whether to refuse files in which some times seem to be in milliseconds.
+    /// Whether files are refused in which some times seem to be in milliseconds.
     ///
-    /// Some clients, if ordered by their middle times they fall into two groups with a factor of ten between them, and
-    /// both the times and the lengths of intervals are between 200 and 5,000 times as large in one as in the other,
-    /// comparing medians.
+    /// Clients count as mixed if their middle times fall into two groups with a factor of ten between them.
+    /// In addition, the medians of both times and lengths must differ between the groups by a factor of 200
+    /// to 5,000.
     ///
-    /// Some intervals, if they begin more than 20 times as late as half of all, or a quarter of all, end, are more than
-    /// 20 times as long as the others, and both factors together are at least 200 x 200, comparing medians. Late alone
-    /// or long alone is no other unit. This is not asked where the file says when clients were watched: there, whatever
-    /// lies outside is refused.
+    /// Intervals count as mixed if some begin more than 20 times as late as half, or a quarter, of all
+    /// intervals end. These must also be more than 20 times as long. By medians, the two factors must have a
+    /// product of at least 200 * 200. Late alone or long alone does not show another unit. Intervals are not
+    /// checked if the file gives observation periods, because intervals outside them are refused.
     pub check_units: bool,
-    /// Which client of the file is which of the trace.
+    /// How clients of the file map to clients of the trace.
     pub numbering: Numbering,
 }
 
@@ -34,26 +34,26 @@ impl Default for ReadOptions {
     }
 }
 
-/// Which client of a file is which of the trace.
+/// How clients of a file map to clients of the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Numbering {
     /// In the order in which they first occur.
     #[default]
     InOrder,
-    /// Client 7 of the file is client 7 of the trace. Others than these, from 0 on, are refused.
+    /// Client 7 of the file is client 7 of the trace. Numbers outside 0 to `n_clients` are refused.
     ByNumber {
-        /// How many there can be.
+        /// The most clients that there can be.
         n_clients: usize,
     },
-    /// By number if the file is no one of FLASH and all of its clients are whole numbers; else in order.
+    /// By number if the file is not one of FLASH and all of its clients are whole numbers, else in order.
     ByNumberIfWhole {
-        /// How many there can be.
+        /// The most clients that there can be.
         n_clients: usize,
     },
 }
 
 impl Trace {
-    /// Reads a trace of one of the forms that [this module](super) describes.
+    /// Reads a trace in one of the forms that [this module](super) describes.
     pub fn read(file: &Path, options: &ReadOptions) -> Result<Trace, TraceError> {
         let format = TraceFormat::detect(file)?;
         let rows = Rows::read(file, format)?;
@@ -67,7 +67,7 @@ impl Trace {
                 .then(one.from_s.total_cmp(&other.from_s))
                 .then(one.row.cmp(&other.row))
         });
-        // Clients that were watched over one span of time have one clock.
+        // Clients with the same observation period have one clock.
         let one_clock =
             observed.as_ref().is_some_and(|observed| observed.windows(2).all(|pair| pair[0] == pair[1]));
         if options.check_units && !format.is_flash() && !one_clock {
@@ -76,7 +76,7 @@ impl Trace {
                 check_rows_units(&rows, &row_intervals)?;
             }
         }
-        // Not before: what overlaps because of its unit is not to be joined.
+        // Only now, because intervals that overlap because of a wrong unit must not be joined.
         let row_intervals = separate_overlaps(&rows, row_intervals, options, &mut repairs)?;
         let observed = match observed {
             Some(observed) => observed,
@@ -104,13 +104,13 @@ impl Trace {
     }
 }
 
-/// FLASH's charging times end within the third day, but for one interval on the sixth.
+/// FLASH's charging times end within the third day, except for one interval on the sixth.
 const FLASH_CHARGING_ENDS_S: f64 = 3.0 * DAY_S;
 
-/// No recording is later, in seconds.
+/// The latest time that a recording may have, in seconds.
 pub const HUNDRED_YEARS_S: f64 = 100.0 * 365.25 * DAY_S;
 
-/// How a file names its columns, and so what it is.
+/// The format of a file, known by the names of its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TraceFormat {
     Own,
@@ -126,8 +126,8 @@ impl TraceFormat {
             Err(error) => return Err(to_trace_error(file, error)),
         };
         let has = |name: &str| names.iter().any(|known| known == name);
-        let watched = has("seen_from") || has("seen_to") || has("trace_start") || has("trace_end");
-        let form = match (has("device") && has("ready_start"), watched) {
+        let has_observation = has("seen_from") || has("seen_to") || has("trace_start") || has("trace_end");
+        let form = match (has("device") && has("ready_start"), has_observation) {
             (false, false) => TraceFormat::Own,
             (false, true) => TraceFormat::OwnObserved,
             (true, true) => TraceFormat::FlashReady,
@@ -139,7 +139,7 @@ impl TraceFormat {
         }
     }
 
-    /// The names of client, from, to, watched from, watched to.
+    /// The names of the columns: client, start, end, start and end of the observation period.
     fn columns(self) -> [Option<&'static str>; 5] {
         match self {
             TraceFormat::Own => [Some("client"), Some("from"), Some("to"), None, None],
@@ -153,21 +153,21 @@ impl TraceFormat {
         }
     }
 
-    /// Whether it is one of FLASH's, of which it is known what is wrong with them.
+    /// Whether it is a file of FLASH, whose faults are known.
     fn is_flash(self) -> bool {
         matches!(self, TraceFormat::FlashReady | TraceFormat::FlashCharging)
     }
 }
 
-/// A file's rows as they are.
+/// The rows of a file as they are.
 struct Rows<'f> {
     file: &'f Path,
     format: TraceFormat,
     n_rows: usize,
-    /// For each row the place of its client among the names.
+    /// For each row, the index of its client among the names.
     places: Vec<u32>,
     names: Vec<String>,
-    /// From, to, watched from, watched to, as far as there are such columns.
+    /// The columns that exist of start, end, start and end of the observation period.
     times: Vec<Times>,
 }
 
@@ -186,7 +186,8 @@ impl<'f> Rows<'f> {
                 Some(if at == 0 { ColumnRole::Category } else { times })
             })
         };
-        // Numbers take a tenth of the memory of texts. But texts may be empty, and can be told where they are wrong.
+        // Numbers take a tenth of the memory of texts. Only texts can be empty, and show where they are
+        // wrong.
         let Table { n_rows, columns: mut read } = read(ColumnRole::Number)
             .or_else(|_| read(ColumnRole::Category))
             .map_err(|error| to_trace_error(file, error))?;
@@ -206,7 +207,7 @@ impl<'f> Rows<'f> {
         &self.names[self.places[row] as usize]
     }
 
-    /// The number in one of the columns of times; `None`: it is empty.
+    /// The number in one of the columns of times; `None` if the cell is empty.
     fn time_at(&self, row: usize, column_idx: usize) -> Result<Option<f64>, TraceError> {
         match &self.times[column_idx] {
             Times::Numbers(numbers) => Ok(Some(numbers[row])),
@@ -221,7 +222,7 @@ impl<'f> Rows<'f> {
         }
     }
 
-    /// Two columns that both hold a number, or neither.
+    /// The values of two columns; both hold a number, or neither.
     fn time_pair(&self, row: usize, column_idx: usize) -> Result<Option<(f64, f64)>, TraceError> {
         match (self.time_at(row, column_idx)?, self.time_at(row, column_idx + 1)?) {
             (Some(from), Some(to)) => Ok(Some((from, to))),
@@ -235,7 +236,7 @@ impl<'f> Rows<'f> {
         self.times.len() > 2
     }
 
-    /// Whether nothing is known of the device of this row.
+    /// Whether the device of this row has no usable trace.
     fn is_unusable(&self, row: usize) -> Result<bool, TraceError> {
         Ok(self.format.is_flash() && self.time_pair(row, 0)?.is_none())
     }
@@ -268,16 +269,16 @@ impl Times {
     }
 }
 
-/// Which client each name is.
+/// The client of each name.
 struct Clients {
-    /// For each name its number; `None`: left out.
+    /// The client of each name; `None` if it is left out.
     of_name: Vec<Option<usize>>,
     n_clients: usize,
     by_number: bool,
 }
 
 impl Clients {
-    /// Those that have a number, but do not occur.
+    /// Clients that have a number and do not occur, ascending.
     fn missing(&self) -> Vec<usize> {
         let mut occurs = vec![false; self.n_clients];
         self.of_name.iter().flatten().for_each(|&client_idx| occurs[client_idx] = true);
@@ -323,7 +324,7 @@ fn usable_names(rows: &Rows<'_>) -> Result<Vec<bool>, TraceError> {
     Ok(usable)
 }
 
-/// Names stand in the order in which they first occur.
+/// Names are in the order in which they first occur.
 fn numbers_in_order(usable: &[bool]) -> Vec<Option<usize>> {
     let mut next = 0..;
     usable.iter().map(|&usable| if usable { next.next() } else { None }).collect()
@@ -350,7 +351,7 @@ fn numbers_by_name(
     Ok(of_name)
 }
 
-/// The number that a name is; 7.0 is one too, as tables of fractions write 7.
+/// The whole number that a name stands for; 7.0 is one, too, because tables of fractions write 7 like this.
 fn whole_number(name: &str) -> Option<i128> {
     let (whole, fraction) = name.trim().split_once('.').unwrap_or((name.trim(), "0"));
     let written =
@@ -358,7 +359,7 @@ fn whole_number(name: &str) -> Option<i128> {
     whole.parse().ok().filter(|_| written)
 }
 
-/// When each client was watched, if that is known before its intervals are.
+/// The observation period of each client, if it is known before the intervals are.
 fn observed_spans(rows: &Rows<'_>, clients: &Clients) -> Result<Option<Vec<[f64; 2]>>, TraceError> {
     if rows.format == TraceFormat::FlashCharging {
         return Ok(Some(vec![[0.0, FLASH_CHARGING_ENDS_S]; clients.n_clients]));
@@ -390,7 +391,8 @@ fn observed_spans(rows: &Rows<'_>, clients: &Clients) -> Result<Option<Vec<[f64;
             }
         }
     }
-    // A client that is known but does not occur was watched as long as anybody.
+    // A client that does not occur was observed from the first start to the last end of all observation
+    // periods.
     let observed = || observed_by_client.iter().flatten().map(|&(_, observed)| observed);
     if observed().next().is_none() {
         return Err(TraceError::NoIntervals { file: rows.file.to_owned() });
@@ -402,7 +404,7 @@ fn observed_spans(rows: &Rows<'_>, clients: &Clients) -> Result<Option<Vec<[f64;
     ))
 }
 
-/// An interval that is kept, and where it stands.
+/// An interval that is kept, and its row.
 #[derive(Clone, Copy, Debug)]
 struct RowInterval {
     client_idx: usize,
@@ -411,7 +413,7 @@ struct RowInterval {
     to_s: f64,
 }
 
-/// The intervals that are right on their own.
+/// The intervals that are valid on their own.
 fn valid_intervals(
     rows: &Rows<'_>,
     clients: &Clients,
@@ -458,7 +460,7 @@ fn check_time(rows: &Rows<'_>, row: usize, time_s: f64) -> Result<(), TraceError
     Ok(())
 }
 
-/// Joins or refuses what overlaps; `kept` is in the order of clients and beginnings.
+/// Joins or refuses overlapping intervals; `kept` is ordered by client and start.
 fn separate_overlaps(
     rows: &Rows<'_>,
     row_intervals: Vec<RowInterval>,
@@ -486,8 +488,8 @@ fn separate_overlaps(
     Ok(separate)
 }
 
-/// From the midnight before the first interval to the end of the last; where that is more than a day, to the midnight
-/// after it, so that nights stay nights when it is repeated.
+/// From the midnight before the first interval to the end of the last. If that is more than a day, it ends at
+/// the midnight after, so that nights stay nights when the trace repeats.
 fn default_observed_span(row_intervals: &[RowInterval]) -> Option<[f64; 2]> {
     let first = row_intervals.iter().map(|one| one.from_s).min_by(f64::total_cmp)?;
     let last = row_intervals.iter().map(|one| one.to_s).max_by(f64::total_cmp)?;
@@ -499,9 +501,9 @@ fn default_observed_span(row_intervals: &[RowInterval]) -> Option<[f64; 2]> {
 const MIN_GAP_RATIO: f64 = 10.0;
 const MILLISECOND_RATIOS: std::ops::RangeInclusive<f64> = 200.0..=5000.0;
 
-/// Refuses a file in which some clients seem to be in another unit than the others.
+/// Refuses a file in which some clients seem to have another unit than the others.
 fn check_clients_units(rows: &Rows<'_>, row_intervals: &[RowInterval]) -> Result<(), TraceError> {
-    // Middle time and middle length of each client that is ever up.
+    // The middle time and middle length of each client that is ever up.
     let mut middles: Vec<(f64, f64, usize)> = row_intervals
         .chunk_by(|one, other| one.client_idx == other.client_idx)
         .map(|intervals| {
@@ -527,16 +529,16 @@ fn check_clients_units(rows: &Rows<'_>, row_intervals: &[RowInterval]) -> Result
     Err(rows.row_error(row, RowError::MixedUnits { n_clients: (larger.len(), smaller.len()), ratio: times }))
 }
 
-/// How many times as late and as long intervals in another unit are at least.
+/// The least factor by which intervals in another unit are later, and longer.
 const MIN_RATIO: f64 = 20.0;
-/// What both come to together; milliseconds come to about a million.
+/// The least product of both factors; for milliseconds it is about a million.
 const MIN_RATIO_PRODUCT: f64 = 200.0 * 200.0;
-/// Of fewer intervals nobody can tell what is usual.
+/// The least number of intervals from which a usual one can be told.
 const MIN_USUAL_INTERVALS: usize = 10;
 
-/// Refuses a file in which some intervals seem to be in another unit than the others.
+/// Refuses a file in which some intervals seem to have another unit than the others.
 fn check_rows_units(rows: &Rows<'_>, row_intervals: &[RowInterval]) -> Result<(), TraceError> {
-    // A quarter tells where more than half are in milliseconds.
+    // The quarter covers files in which more than half of the intervals are in milliseconds.
     for part in [2, 4] {
         let Some(end_s) = lower_quantile(row_intervals.iter().map(|one| one.to_s), part) else { continue };
         let (far, usual): (Vec<&RowInterval>, Vec<&RowInterval>) =
@@ -560,7 +562,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     lower_quantile(values, 2).expect("there are values")
 }
 
-/// The value that one in `part` are smaller than; `None`: there are no values.
+/// The quantile at 1 / `denominator`; `None` if there are no values.
 fn lower_quantile(values: impl Iterator<Item = f64>, denominator: usize) -> Option<f64> {
     let mut values: Vec<_> = values.collect();
     let at = values.len() / denominator;
@@ -568,7 +570,7 @@ fn lower_quantile(values: impl Iterator<Item = f64>, denominator: usize) -> Opti
     (at < values.len()).then(|| *values.select_nth_unstable_by(at, compare).1)
 }
 
-/// A file that has no rows is told as such; remedies for tables of other kinds do not help.
+/// An error with the remedies for traces, because those for tables of data do not apply.
 fn to_trace_error(file: &Path, error: ReadError) -> TraceError {
     match error {
         ReadError::Unfit { found, .. } if found == "none" => TraceError::Empty { file: file.to_owned() },
@@ -579,7 +581,7 @@ fn to_trace_error(file: &Path, error: ReadError) -> TraceError {
     }
 }
 
-/// Cut where it is long.
+/// The text, shortened if it is long.
 fn shortened(text: &str) -> String {
     const MAX_CHARS: usize = 40;
     let cut = text.chars().nth(MAX_CHARS).is_some();

@@ -1,22 +1,22 @@
-//! Turns what happened in a run into a trace that plays it again.
+//! Records a run as a trace that plays it again.
 
 use ebb_round::Bits;
 
 use super::spans::Spans;
 use super::{Repairs, Trace};
 
-/// Writes down who is up from when on.
+/// Records from when on which clients are up.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
     starts_s: Option<f64>,
-    /// Since when each client has been up, if it is.
+    /// The time since which each client is up; `None` if it is down.
     up_since_s: Vec<Option<f64>>,
-    /// Client, from, to.
+    /// Client, start, end.
     finished: Vec<(usize, [f64; 2])>,
 }
 
 impl Recorder {
-    /// Notes who is up from a time on. Times ascend.
+    /// Records which clients are up from a time on. Times must ascend.
     pub fn record(&mut self, time_s: f64, up: &Bits) {
         self.starts_s.get_or_insert(time_s);
         self.up_since_s.resize(self.up_since_s.len().max(up.len()), None);
@@ -32,7 +32,8 @@ impl Recorder {
         }
     }
 
-    /// The trace; whoever is up stays so until `ends_s`. `None`: there were no clients, or no time passed.
+    /// The trace. Clients that are up stay up until `ends_s`. `None` if there are no clients or no time
+    /// passed.
     pub fn finish(mut self, ends_s: f64) -> Option<Trace> {
         let starts_s = self.starts_s.filter(|&starts_s| starts_s < ends_s && !self.up_since_s.is_empty())?;
         for (client_idx, up_since_s) in self.up_since_s.iter().enumerate() {
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_trace() {
+    fn a_recorder_without_clients_or_time_makes_no_trace() {
         assert!(Recorder::default().finish(1.0).is_none());
         let mut recorder = Recorder::default();
         recorder.record(1.0, &Bits::new(3));

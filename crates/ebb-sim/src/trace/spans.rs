@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// From, to, in seconds: eight bytes where all are whole, as in nearly all recordings, else sixteen.
+/// Start and end in seconds: eight bytes if all are whole, as in nearly all recordings, else sixteen.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Spans {
     Whole(Vec<[u32; 2]>),
@@ -33,7 +33,7 @@ impl Spans {
         }
     }
 
-    /// Among spans in a range, which ascend and do not overlap, the first that ends after a time.
+    /// The first span of a range that ends after a time. The spans of the range ascend and are disjoint.
     pub(super) fn first_to_end_after(&self, range: Range<usize>, time_s: f64) -> usize {
         let start = range.start;
         start

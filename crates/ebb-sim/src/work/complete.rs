@@ -1,4 +1,4 @@
-//! Everybody does all of it.
+//! Every client completes all of its work.
 
 use std::num::NonZeroU32;
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Completion, CompletionModel};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     name: "complete",
-    about: "everybody does all of it",
+    about: "every client completes all of its work",
     example: "",
     build: |settings| Ok(Box::new(settings.parse::<Complete>()?)),
 };

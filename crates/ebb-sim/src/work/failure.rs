@@ -1,4 +1,4 @@
-//! Each answer is lost with a chance: the client was asked, and trained for nothing.
+//! Each update is lost with a probability, after its client was selected and trained.
 //!
 //! Huang et al., "Stochastic Client Selection for Federated Learning with Volatile Clients" (E3CS).
 
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 
 use super::{Completion, CompletionModel};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     name: "failure",
-    about: "each answer arrives with a chance, one for all or one a class; else the client trained for nothing",
+    about: "each update arrives with a probability, one for all or one per class; else the work is lost",
     example: "success = 0.9
 # classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
 #            { clients = 25, success = 0.6 }, { clients = 25, success = 0.9 }]   # instead, in order of id
-# min_epochs = 1                # each client does its own number of steps or passes, drawn once from this to what is asked",
+# min_epochs = 1             # each client's own steps or passes, drawn once from this to the job's number",
     build: |settings| Ok(Box::new(Failure::build(settings)?)),
 };
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Table {
-    /// For all.
+    /// The probability that an update arrives, for all clients.
     success: Option<Probability>,
-    /// For so many clients each, in order of id.
+    /// Probabilities by class; the classes divide the clients in the order of their ids.
     classes: Option<Vec<Class>>,
-    /// The least that a client is set to do of what is asked; all of it, if it is not given.
+    /// The least that a client is set to do of a job; `None`: all of it.
     min_epochs: Option<NonZeroU32>,
 }
 
@@ -42,7 +42,7 @@ struct Class {
 #[derive(Debug)]
 struct Failure {
     seed: u64,
-    /// Where each class ends, and the chance in it.
+    /// The end of each class, and its probability.
     classes: Vec<(usize, f64)>,
     minimum: Option<NonZeroU32>,
 }
@@ -74,11 +74,11 @@ impl Failure {
 
     fn success_probability(&self, client: ClientId) -> f64 {
         let class = self.classes.partition_point(|&(end, _)| end <= client.idx());
-        // Whoever is beyond the classes is no client of this run.
+        // Clients beyond the classes are not part of this run.
         self.classes.get(class).map_or(0.0, |&(_, success)| success)
     }
 
-    /// What a client does of what is planned, the same in every round.
+    /// The part of the planned work that a client does, the same in every round.
     fn own_amount(&self, client: ClientId, planned: NonZeroU32) -> NonZeroU32 {
         let Some(minimum) = self.minimum.filter(|minimum| *minimum < planned) else { return planned };
         let more = Stream::of_client(self.seed, "own work", client)
@@ -114,7 +114,7 @@ classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
         let mut arrived = [0.0; 4];
         for row in play(model.as_ref(), n_rounds, 7) {
             for (client, done) in row.into_iter().enumerate() {
-                // Whole or lost, never a part.
+                // An update is whole or lost, never partial.
                 assert!(done.is_none_or(|done| done == 7));
                 arrived[client / 25] += if done.is_some() { 1.0 } else { 0.0 };
             }
@@ -132,17 +132,17 @@ classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
         let mut own = [None; 100];
         for row in play(model.as_ref(), 60, 4) {
             for (own, done) in own.iter_mut().zip(row) {
-                assert!(done.is_none() || own.is_none() || *own == done, "it changes from round to round");
+                assert!(done.is_none() || own.is_none() || *own == done, "it changed from round to round");
                 *own = own.or(done);
             }
         }
         for passes in 1..=4 {
             let count = own.iter().filter(|&&own| own == Some(passes)).count();
-            // 25 expected, standard deviation 4.3.
+            // 25 are expected, with standard deviation 4.3.
             assert!((8..=42).contains(&count), "{count} clients do {passes}");
         }
         let all = build("kind = \"failure\"\nsuccess = 1.0\nmin_epochs = 9", 5).unwrap();
-        assert_eq!(play(all.as_ref(), 1, 4)[0], [Some(4); 100], "no more than is asked");
+        assert_eq!(play(all.as_ref(), 1, 4)[0], [Some(4); 100], "no more than the job asks for");
     }
 
     #[test]

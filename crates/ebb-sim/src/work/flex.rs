@@ -1,10 +1,13 @@
-//! Each client follows one of eight traces of how much of the planned work phones get done.
+//! Each client follows one of eight traces of the part of the planned work that phones complete.
 //!
-//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (FLEX), Table 2. It gives mean and
-//! standard deviation of the percentage done, and that only the last three traces have rounds without any. The
-//! traces themselves were not published. Here a client does round(E * x / 100) of E, at least 1 and at most E, with
-//! a normal x; on the last three traces it is idle with half the chance that mean and deviation allow at most.
-//! Clipping and rounding change both moments, so the normal law is solved for each E such that they hold after it.
+//! Ruan et al., "Towards Flexible Device Participation in Federated Learning" (FLEX), Table 2. The table
+//! gives mean and standard deviation of the percentage done. Only the last three traces have rounds without
+//! any work. The traces themselves were not published.
+//!
+//! Here a client does `round(E * x / 100)` of `E`, clipped to `[1, E]`, with a normal `x`. On the last three
+//! traces it is idle with half the largest probability that mean and standard deviation allow. Clipping and
+//! rounding change both moments, so the normal distribution is solved for each `E` such that the moments hold
+//! afterwards.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -16,13 +19,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{Completion, CompletionModel};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     name: "flex",
-    about: "each client does the part that its trace says, one of FLEX's eight; on three of them it can be idle",
-    example: "first = 5                  # of T0, T30, T50, T70, T90, Thi, Tmi, Tlo; all, if it is not given
-# traces = [\"T0\", \"T90\"]   # or these
-of = \"work\"                # or steps: the part is taken of the steps, though the job counts passes",
+    about: "each client does the part of its work that its trace sets, one of FLEX's eight; on three it can be idle",
+    example:
+        "first = 5                  # the first 5 of T0, T30, T50, T70, T90, Thi, Tmi, Tlo; all if left out
+# traces = [\"T0\", \"T90\"]   # or: these traces
+of = \"work\"                # or \"steps\": the part is taken of the steps, even if the job counts passes",
     build: |settings| Ok(Box::new(Flex::build(settings)?)),
 };
 
@@ -30,17 +34,17 @@ of = \"work\"                # or steps: the part is taken of the steps, though 
 #[serde(deny_unknown_fields)]
 struct Table {
     traces: Option<Vec<FlexTrace>>,
-    /// So many of all, instead.
+    /// The number of traces to use from the list of all, instead of `traces`.
     first: Option<NonZeroUsize>,
     #[serde(default)]
     of: Unit,
 }
 
-/// What a part is taken of.
+/// What the part is taken of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Unit {
-    /// Steps or passes, whichever the job counts.
+    /// Steps or passes, as the job counts them.
     #[default]
     Work,
     /// Steps.
@@ -66,7 +70,7 @@ enum FlexTrace {
 }
 
 impl FlexTrace {
-    /// Mean and standard deviation of the percentage done.
+    /// The mean and standard deviation of the percentage done.
     fn published_moments(self) -> (f64, f64) {
         match self {
             FlexTrace::T0 => (100.0, 0.0),
@@ -80,7 +84,7 @@ impl FlexTrace {
         }
     }
 
-    /// The chance of a round without work.
+    /// The probability of a round without work.
     fn idle_probability(self) -> f64 {
         match self {
             FlexTrace::Thi | FlexTrace::Tmi | FlexTrace::Tlo => {
@@ -97,7 +101,7 @@ struct Flex {
     seed: u64,
     traces: Vec<FlexTrace>,
     of: Unit,
-    /// The laws that were solved so far, by trace and planned work; each is the same whenever it is solved.
+    /// The distributions solved so far, by trace and planned work. Solving again gives the same result.
     solved: Mutex<BTreeMap<(FlexTrace, u32), ClippedNormal>>,
 }
 
@@ -106,15 +110,17 @@ impl Flex {
         let Table { traces, first, of } = settings.parse()?;
         let traces = match (traces, first) {
             (Some(_), Some(_)) => {
-                return Err(settings.error("first", "traces are listed; leave out one of them"));
+                return Err(settings.error("first", "it excludes traces; leave out one of the two"));
             }
             (Some(traces), None) => traces,
             (None, first) => {
                 let mut traces = all_traces();
                 let first = first.map_or(traces.len(), NonZeroUsize::get);
                 if first > traces.len() {
-                    return Err(settings
-                        .error("first", format!("there are {} traces; give at most that", traces.len())));
+                    return Err(settings.error(
+                        "first",
+                        format!("there are {} traces; give at most that number", traces.len()),
+                    ));
                 }
                 traces.truncate(first);
                 settings.resolve("first", i64::try_from(first).expect("no more than eight"));
@@ -158,7 +164,7 @@ impl CompletionModel for Flex {
     }
 }
 
-/// Idle with a chance; else a normal part of the work, clipped and rounded.
+/// A normal part of the work, clipped and rounded, or idle with a probability.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ClippedNormal {
     idle_probability: f64,
@@ -166,20 +172,22 @@ struct ClippedNormal {
     normal_std: f64,
 }
 
-/// Beyond so many steps rounding changes nothing that could be noticed.
+/// The largest number of steps for which the distribution is solved; beyond it rounding has no visible
+/// effect.
 const MAX_SOLVED_STEPS: u32 = 200;
 
-/// Halvings of an interval: after so many it is 10^-15 of what it was.
+/// The halvings of a bisection, after which an interval has 10^-15 of its length.
 const BISECTIONS: u32 = 50;
 
 impl ClippedNormal {
-    /// The law whose moments are the published ones, or as near to them as so few steps allow, the mean first.
+    /// The distribution with the published moments, or the nearest that this number of steps allows, the mean
+    /// first.
     fn solve(trace: FlexTrace, planned: u32) -> ClippedNormal {
         let planned = f64::from(planned.min(MAX_SOLVED_STEPS));
         let idle_probability = trace.idle_probability();
         let (mean, std) = trace.published_moments();
         let (mean, std) = (mean / 100.0 * planned, std / 100.0 * planned);
-        // Moments of the rounds that are not idle.
+        // The moments of the rounds that are not idle.
         let active_mean = mean / (1.0 - idle_probability);
         let active_square = (std * std + mean * mean) / (1.0 - idle_probability);
         let active_variance = active_square - active_mean * active_mean;
@@ -190,7 +198,8 @@ impl ClippedNormal {
                 moments(normal_mean, normal_std, planned).0 < active_mean
             })
         };
-        // The wider the law, the larger the deviation; in logarithms, for it may be a thousandth or a thousand.
+        // A wider distribution has a larger standard deviation. The search is in logarithms, because it may
+        // be a thousandth or a thousand.
         let logarithm = bisect(libm::log(1e-3), libm::log(100.0 * planned), |logarithm| {
             let normal_std = libm::exp(logarithm);
             moments(normal_mean_for(normal_std), normal_std, planned).1 < active_variance
@@ -204,7 +213,7 @@ impl ClippedNormal {
     }
 }
 
-/// Where a claim that holds up to some number ceases to hold.
+/// The point up to which a monotone predicate holds.
 fn bisect(mut low: f64, mut high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..BISECTIONS {
         let middle = f64::midpoint(low, high);
@@ -217,7 +226,7 @@ fn bisect(mut low: f64, mut high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// Mean and variance of a normal number, rounded and clipped to 1 to `planned`.
+/// The mean and variance of a normal number, rounded and clipped to 1 to `planned`.
 fn moments(normal_mean: f64, normal_std: f64, planned: f64) -> (f64, f64) {
     let (mut mean, mut square) = (1.0, 1.0);
     for k in 2..=planned as u32 {
@@ -252,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Plays one trace and compares with Table 2, within four standard errors.
+    /// Plays one trace and compares it with Table 2, within four standard errors.
     fn check(trace: FlexTrace, planned: u32) {
         let text = format!("kind = \"flex\"\ntraces = [\"{trace:?}\"]");
         let model = build(&text, 11).unwrap();
@@ -283,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn traces_have_the_means_and_standard_deviations_of_table_2() {
+    fn traces_have_the_moments_of_table_2() {
         for trace in all_traces() {
             check(trace, 10);
             check(trace, 100);
@@ -291,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn little_work_is_cut_as_well_as_it_can_be() {
+    fn small_jobs_have_the_nearest_possible_moments() {
         for planned in 1..6 {
             for trace in all_traces() {
                 let text = format!("kind = \"flex\"\ntraces = [\"{trace:?}\"]");
@@ -305,7 +314,7 @@ mod tests {
                 );
                 let mean = f64::from(done.iter().sum::<u32>()) / 10_000.0 / f64::from(planned);
                 let expected = trace.published_moments().0 / 100.0;
-                // Four standard errors of what is at most half of all the work apart.
+                // Four standard errors, for clients that differ by at most half of the work.
                 assert!(planned == 1 || (mean - expected).abs() < 0.02, "{trace:?} of {planned}: {mean}");
             }
         }
@@ -320,22 +329,22 @@ mod tests {
         for client in (0..8000).map(ClientId::new) {
             *counts.entry(flex.trace(client)).or_default() += 1;
         }
-        // 1000 expected, standard deviation 30.
+        // 1000 are expected, with standard deviation 30.
         assert_eq!(counts.len(), 8);
         assert!(counts.values().all(|&count| (count - 1000).abs() < 120), "{counts:?}");
     }
 
     #[test]
-    fn the_first_n_of_all_can_be_chosen() {
+    fn the_first_n_traces_can_be_chosen() {
         let two = build("kind = \"flex\"\nfirst = 2", 3).unwrap();
         let named = build("kind = \"flex\"\ntraces = [\"T0\", \"T30\"]", 3).unwrap();
         assert_eq!(play(two.as_ref(), 20, 10), play(named.as_ref(), 20, 10));
         let all = build("kind = \"flex\"\nfirst = 8", 3).unwrap();
         assert_eq!(play(all.as_ref(), 20, 10), play(build("kind = \"flex\"", 3).unwrap().as_ref(), 20, 10));
         let refused = |text: &str| build(&format!("kind = \"flex\"\n{text}"), 3).err().unwrap();
-        assert!(refused("first = 9").ends_with("first = 9: there are 8 traces; give at most that"));
+        assert!(refused("first = 9").ends_with("first = 9: there are 8 traces; give at most that number"));
         assert!(
-            refused("first = 2\ntraces = [\"T0\"]").ends_with("traces are listed; leave out one of them")
+            refused("first = 2\ntraces = [\"T0\"]").ends_with("it excludes traces; leave out one of the two")
         );
     }
 

@@ -1,4 +1,4 @@
-//! How much of the planned work a client that was asked has done by the deadline: one file each.
+//! How much of its planned work a selected client completes: one file per kind.
 
 pub mod complete;
 pub mod failure;
@@ -10,28 +10,28 @@ use std::num::NonZeroU32;
 use ebb_round::{Amount, ClientId, RoundNo, Work};
 use ebb_settings::Entry;
 
-/// What comes of planned work; a function of (seed, round, client), whoever else was asked.
+/// The completion of planned work; a function of (seed, round, client), whatever other clients are selected.
 pub trait CompletionModel: Send {
-    /// What comes of `planned` steps or passes over the client's data, whichever the job counts.
+    /// The completion of `planned` steps or passes over the client's data, as the job counts them.
     fn completion(&self, number: RoundNo, client: ClientId, planned: NonZeroU32) -> Completion;
 
-    /// Whether it is asked about steps, even if the job counts passes.
+    /// Whether `planned` counts steps even if the job counts passes.
     fn counts_steps(&self) -> bool {
         false
     }
 
-    /// The chance that anything comes back from a client, where it has one that is always the same. Only an oracle knows.
+    /// The probability that anything comes back from a client, if it is constant. Only an oracle knows it.
     fn oracle_success_probability(&self, _client: ClientId) -> Option<f64> {
         None
     }
 
-    /// Whether a client does a job's work and its answer is lost.
+    /// Whether a client does a job's work and its update is lost.
     fn is_lost(&self, number: RoundNo, client: ClientId, work: Work) -> bool {
         let (Amount::Steps(planned) | Amount::Epochs(planned)) = work.amount;
         self.completion(number, client, planned) == Completion::Lost
     }
 
-    /// The part of a job's work that comes back; `None`: nothing does.
+    /// The part of a job's work that comes back; `None` if nothing does.
     fn returned_work(&self, number: RoundNo, client: ClientId, work: Work) -> Option<Work> {
         let (Amount::Steps(planned) | Amount::Epochs(planned)) = work.amount;
         let Completion::Part(n_done) = self.completion(number, client, planned) else { return None };
@@ -44,18 +44,18 @@ pub trait CompletionModel: Send {
     }
 }
 
-/// What came of planned work.
+/// The completion of planned work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// So much of it, and that is sent.
+    /// This much of it, which is sent.
     Part(NonZeroU32),
-    /// All of it, for nothing: the answer never arrives.
+    /// All of it, but the update never arrives.
     Lost,
     /// Not one step.
     Nothing,
 }
 
-/// Everything that `[world.work]` can name.
+/// Every kind that `[world.work]` can name.
 pub const ALL: &[Entry<dyn CompletionModel>] =
     &[complete::ENTRY, failure::ENTRY, flex::ENTRY, stragglers::ENTRY];
 
@@ -65,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    /// The law that `[world.work]` describes, for 100 clients.
+    /// The completion model that `[world.work]` describes, for 100 clients.
     pub(super) fn build(text: &str, seed: u64) -> Result<Box<dyn CompletionModel>, String> {
         let tree = Tree::parse(&format!("[world.work]\n{text}"), "a.toml").unwrap();
         let context = BuildContext { seed, n_clients: 100, n_rounds: 0 };
@@ -74,7 +74,7 @@ mod tests {
         (entry.build)(&settings).map_err(|error| error.to_string())
     }
 
-    /// What comes of `planned`, as a number, in rounds x 100 clients.
+    /// The completed part of `planned` as a number, by round and client, for 100 clients.
     pub(super) fn play(
         model: &dyn CompletionModel,
         n_rounds: RoundNo,

@@ -1,7 +1,8 @@
-//! Some clients, anew in every round, do only a part of the work, each part as likely.
+//! Some clients, drawn anew in every round, do only a uniformly drawn part of the work.
 //!
-//! Li et al., "Federated Optimization in Heterogeneous Networks" (FedProx). There a fixed share of those selected are
-//! stragglers. Here each client is one with that chance, for who is selected may change nothing about the world.
+//! Li et al., "Federated Optimization in Heterogeneous Networks" (FedProx). There a fixed share of the
+//! selected clients are stragglers. Here each client is one with that probability, because selection must not
+//! change the world.
 
 use std::num::NonZeroU32;
 
@@ -11,12 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{Completion, CompletionModel};
 
-/// The registry's line.
+/// The entry of this kind in the registry.
 pub const ENTRY: Entry<dyn CompletionModel> = Entry {
     name: "stragglers",
-    about: "a share of the clients, anew in every round, does a random part of the work, as in FedProx",
+    about: "a share of the clients, drawn anew in every round, does a random part of the work (FedProx)",
     example: "share = 0.9
-# most = \"all\"   # a straggler may do all of it, as the paper says; else all but one, as its program does",
+# most = \"all\"   # at most all of the work, as in the paper; \"all-but-one\" is as in its program",
     build: |settings| {
         let table: Table = settings.parse()?;
         Ok(Box::new(Stragglers {
@@ -35,14 +36,14 @@ struct Table {
     most: StragglerMaximum,
 }
 
-/// The most that a straggler does.
+/// The most work that a straggler does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum StragglerMaximum {
-    /// All but one step or pass, where more than one is planned.
+    /// All but one step or pass, if more than one is planned.
     #[default]
     AllButOne,
-    /// All.
+    /// All of it.
     All,
 }
 
@@ -71,7 +72,7 @@ impl CompletionModel for Stragglers {
 mod tests {
     use super::super::tests::{build, play};
 
-    /// How often each part of ten was done, with the chance it should have.
+    /// Compares how often each part of ten was done with its probability.
     fn check(settings: &str, probabilities: [f64; 10]) {
         let model = build(&format!("kind = \"stragglers\"\n{settings}"), 3).unwrap();
         let mut counts = [0.0; 10];
@@ -91,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn stragglers_do_each_part_as_often() {
+    fn stragglers_do_each_part_with_the_same_probability() {
         let mut expected = [0.1; 10];
         check("share = 0.9", expected);
         expected = [0.09; 10];
