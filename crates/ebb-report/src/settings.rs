@@ -1,10 +1,10 @@
-//! Where the settings of runs differ.
+//! The settings in which runs differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use toml::Value;
 
-/// A row for each key that is not the same for all, a column for each run: the heading, then the rows. The seed is left out.
+/// The heading, then a row for each key with differing values; a column for each run. The seed is left out.
 pub(crate) fn differing(runs: &[(&str, &str)]) -> Vec<Vec<String>> {
     let flat: Vec<BTreeMap<String, String>> = runs.iter().map(|(_, text)| flattened(text)).collect();
     let keys: BTreeSet<&String> = flat.iter().flat_map(BTreeMap::keys).collect();
@@ -48,8 +48,8 @@ mod tests {
 
     #[test]
     fn only_what_differs_is_shown_and_never_the_seed() {
-        let one = "recipe = \"a\"\n[run]\nseed = 1\n[local]\nrate = 0.1\n";
-        let other = "recipe = \"b\"\n[run]\nseed = 2\n[local]\nrate = 0.1\n[select]\ncohort = 3\n";
+        let one = "recipe = \"a\"\n[run]\nseed = 1\n[local]\nlearning_rate = 0.1\n";
+        let other = "recipe = \"b\"\n[run]\nseed = 2\n[local]\nlearning_rate = 0.1\n[select]\ncohort = 3\n";
         let table = differing(&[("x", one), ("y", other)]);
         assert_eq!(
             table,

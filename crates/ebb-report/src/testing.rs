@@ -1,4 +1,4 @@
-//! Runs to try reports on.
+//! Made-up runs for the tests of reports.
 
 use ebb_record::Header;
 
@@ -29,7 +29,7 @@ pub(crate) fn run(method: &str, seed: u64, accuracy: f64) -> Run {
         },
         summary: serde_json::from_value(summary).unwrap(),
         finished: true,
-        settings: format!("[run]\nseed = {seed}\n[local]\nrate = 0.1\nkind = \"{method}\"\n"),
+        settings: format!("[run]\nseed = {seed}\n[local]\nlearning_rate = 0.1\nkind = \"{method}\"\n"),
         evaluations: vec![evaluation],
         selections: vec![1],
         responses: vec![1],
