@@ -1,19 +1,19 @@
-//! All items on one page, a line each.
+//! A page with one line for each item of all papers.
 
 use std::fmt::Write as _;
 
 use crate::paper::{Item, Paper, ResultTable, Scale};
 use crate::verdict::{self, ClaimVerdict, Outcome, Results};
 
-/// When a claim is held.
+/// The rule by which claims are decided.
 pub const RULE: &str = "Held, or reversed: the whole 95 % interval of the difference, paired by seed, is on one side. Tied: it is not. \
                         Where a claim has a margin, such as half a point, the margin is ours.";
 
-/// What is known of a paper: its figures at both scales.
+/// A paper and our results at both scales.
 pub struct PaperResults<'p> {
     /// The paper.
     pub paper: &'p Paper,
-    /// The figures of its sources.
+    /// The results of its sources, by name.
     pub results: Results,
 }
 
@@ -74,7 +74,7 @@ SYNTHETIC, whatever data the item names; *paper* is the authors' protocol, as fa
     page
 }
 
-/// The items of a paper that are judged by the same runs at small scale, a line for each set of runs.
+/// The items of a paper that share their runs at small scale, a line for each set of runs.
 fn shared_runs(paper: &Paper) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let grids = paper.sources.iter().filter(|source| source.scale == Scale::Small && source.of.is_none());
@@ -109,7 +109,7 @@ pub fn item(paper: &Paper, item: &Item, scale: Scale, results: &Results) -> Stri
     text
 }
 
-/// The tables of an item, each with its title: the published numbers, then ours.
+/// The tables of an item with their titles: the published numbers, then ours.
 pub fn tables(item: &Item, scale: Scale, results: &Results) -> Vec<(String, Vec<Vec<String>>)> {
     let mut all = Vec::new();
     if let Some(published) = &item.published {
@@ -118,7 +118,7 @@ pub fn tables(item: &Item, scale: Scale, results: &Results) -> Vec<(String, Vec<
         all.push(("Published".to_owned(), rows));
     }
     let own: Vec<_> = item.tables.iter().filter(|table| table.scale == scale).collect();
-    // Neighbours with the same columns are one table.
+    // Neighbouring tables with the same columns become one.
     for group in own.chunk_by(|one, next| headings(one).eq(headings(next))) {
         let mut rows: Vec<Vec<String>> = Vec::new();
         for table in group {

@@ -70,7 +70,7 @@ const PAIRS: &[Pair] = &[
     anywhere(&["likeness", "acquaintance", "acquaintances", "alike"], "similarity, similar"),
     anywhere(&["slope", "slopes"], "gradient; activation_grads"),
     names(&["aim", "aims"], "target"),
-    names(&["deviation", "deviations"], "std"),
+    names(&["deviation", "deviations"], "std").but_not(&["standard deviation"]),
     names(&["note", "notes"], "metric"),
     names(&["piece", "pieces"], "tensor (of a model), chunk (of a transfer), batch (of test data)"),
     names(&["skill", "skills", "ability", "abilities"], "capabilities; step_features"),

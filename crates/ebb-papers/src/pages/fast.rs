@@ -1,4 +1,4 @@
-//! FAST's study: snapshots under arbitrary participation, beside what was published.
+//! FAST's snapshots under arbitrary participation, compared with the published results.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -8,15 +8,16 @@ use ebb_record::stats;
 
 use crate::study::{RowFilter, Study, Verdict, difference, estimate, mean_cell, minus, points_difference};
 
-/// The grids, in the order in which they are run.
+/// The grids, in the order of their runs.
 pub const GRIDS: &[&str] = &["uniform", "beta", "gamma", "weibull", "bases", "bases-slow", "fashion"];
 
 const ALPHA_KEY: &str = "data.split.alpha";
 const END_COLUMN: &str = "accuracy@260-300";
 const ARBITRARY_SHARE_COLUMN: &str = "note_fast_arbitrary_share@300";
 
-/// A pattern, its grid, and the paper's Table 3 on Fashion-MNIST with alpha .05: q 0, .1, .3, .5, adaptive 1, adaptive 7, and the last two's share of
-/// rounds that are no snapshots; and its Table 2 with alpha .5, q 0.
+/// A pattern of participation with its grid and the paper's results on Fashion-MNIST. Table 3 (alpha .05) has
+/// q 0, .1, .3, .5, adaptive 1 and 7, and the share of rounds that are no snapshots for the last two. Table 2
+/// has q 0 with alpha .5.
 struct Pattern {
     name: &'static str,
     grid: &'static str,
@@ -55,7 +56,7 @@ fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
     super::study("fast", grid)
 }
 
-/// The page.
+/// Writes the page.
 pub fn write() -> Result<String, Box<dyn Error>> {
     let mut page = String::from(
         "# FAST: snapshots under arbitrary participation
@@ -217,7 +218,7 @@ the labels, and a model judged after their round swings by several points from o
     Ok(())
 }
 
-/// FAST beside other local rules.
+/// FAST with other local rules.
 fn write_bases(page: &mut String) -> Result<(), Box<dyn Error>> {
     page.push_str(
         "\n## With FedProx and SCAFFOLD

@@ -1,4 +1,4 @@
-//! FL-FDMS beside its published curves, and where it should lose.
+//! FL-FDMS compared with its published curves, and cases in which it should lose.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use crate::shipped;
 use crate::study::{RowFilter, Study, Verdict, difference, mean_cell, points_difference};
 
-/// The grids, in the order in which they are run.
+/// The grids, in the order of their runs.
 pub const GRIDS: &[&str] = &[
     "mnist-full",
     "mnist",
@@ -26,21 +26,21 @@ pub const GRIDS: &[&str] = &[
 
 const RATIO_KEY: &str = "world.availability.ratio";
 
-/// What was published of a method: after given rounds, and at the end.
+/// A method, with its published accuracies after given rounds and at the end.
 type Published = (&'static str, &'static [&'static str]);
 
-/// One table: a data set at one ratio of silent clients.
+/// A table: a data set at one ratio of absent clients.
 struct Panel {
     title: &'static str,
     grid: &'static str,
     /// The grid that holds `full`, if it is another.
     full: Option<&'static str>,
     ratio: Option<&'static str>,
-    /// The grid that holds the two with zeros, if there is one.
+    /// The grid of the two methods that replace absent updates by zeros, if there is one.
     zero: Option<&'static str>,
-    /// Columns of the CSV, and their headings.
+    /// Columns of the CSV file, and their headings.
     columns: &'static [(&'static str, &'static str)],
-    /// The column in which a claim is judged before the end, and its round.
+    /// The column of the verdicts before the end, and its round.
     midway: (&'static str, u32),
     published: &'static [Published],
 }
@@ -175,7 +175,7 @@ const PANELS: &[Panel] = &[
     },
 ];
 
-/// What the papers claim of each panel: that one is above the other by more than so much.
+/// The papers' claims about each panel: one method exceeds another by more than a margin.
 const CLAIMS: [(&str, &str, &str, f64); 4] = [
     ("FDMS is above Dropout", "fl-fdms", "dropout", 0.0),
     ("FDMS is above Stale (the last model)", "fl-fdms", "stale-model", 0.0),
@@ -183,7 +183,7 @@ const CLAIMS: [(&str, &str, &str, f64); 4] = [
     ("Learned friends are no more than a point below true ones", "fl-fdms", "friend-oracle", -0.01),
 ];
 
-/// Something that FDMS should lose at.
+/// A case in which FDMS should lose.
 struct LosingCase {
     grid: &'static str,
     /// The grid that holds its `full`.
@@ -222,7 +222,7 @@ stand in. FDMS evens out what is left among the others.",
     },
 ];
 
-/// A method of the races, and the last round in which its threshold is above 1.
+/// A method with races, and the last round in which its threshold is above 1.
 const RACES: [(&str, &str); 5] = [
     ("fl-fdms", ""),
     ("races, paper", "round 75"),
@@ -257,7 +257,7 @@ from one of the two classes, the same in all of a cluster: 100 images of one cla
 [both are compared](#held-out-at-random-or-from-one-class) on MNIST with five seeds. On CIFAR-10 and Fashion-MNIST it was not tried.
 ";
 
-/// The page.
+/// Writes the page.
 pub fn write() -> Result<String, Box<dyn Error>> {
     let mut page = INTRODUCTION.to_owned();
     page.push_str("\n## Beside the published curves\n");
@@ -336,7 +336,7 @@ fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Resul
     Ok(())
 }
 
-/// Why so little is lost without substitution when most are silent: how unevenly the clusters are heard.
+/// Why little is lost without substitution when most clients are absent: how unevenly clusters respond.
 fn write_imbalance(page: &mut String) -> Result<(), Box<dyn Error>> {
     let unevenness: Vec<_> =
         [14, 10, 6].map(|n_responding| format!("{:.3}", unevenness(n_responding))).into();
@@ -351,8 +351,8 @@ FDMS's gain over Dropout at the end on MNIST.",
     Ok(())
 }
 
-/// The expected squared distance of the shares of five clusters of four from even ones, when `heard` clients answer, at least one of each
-/// cluster, and every such set of counts is as likely.
+/// The expected squared distance of the shares of five clusters of four from 1/5. `n_responding` clients
+/// respond, at least one of each cluster, and all such counts are equally likely.
 fn unevenness(n_responding: u32) -> f64 {
     let counts = |code: u32| [0, 1, 2, 3, 4].map(|cluster| 1 + code / 4_u32.pow(cluster) % 4);
     let allowed: Vec<_> =
@@ -361,7 +361,7 @@ fn unevenness(n_responding: u32) -> f64 {
     allowed.iter().flatten().map(off).sum::<f64>() / allowed.len() as f64
 }
 
-/// The runs whose model was lost, and what the claim about true friends comes to without them.
+/// The diverged runs, and the claim about true friends without them.
 fn write_diverged(page: &mut String) -> Result<(), Box<dyn Error>> {
     for panel in PANELS {
         let (study, (end, _)) = (read(panel.grid)?, panel.columns.last().expect("every panel has columns"));
@@ -395,7 +395,7 @@ but made of numbers, so that it is not refused. No other run of these tables bro
     Ok(())
 }
 
-/// Fashion-MNIST's runs again, judged more often: what is left of the claims when judging is less noisy.
+/// Fashion-MNIST's runs again with more evaluations, whose mean is less noisy.
 fn write_frequent_evaluation(page: &mut String) -> Result<(), Box<dyn Error>> {
     let study = read("fashion-often")?;
     let stretches = [("1-100", "rounds 1 to 100"), ("1-300", "1 to 300"), ("271-300", "271 to 300")];
@@ -428,7 +428,7 @@ models are the same to the bit. The mean over a stretch of rounds, in points.\n
     Ok(())
 }
 
-/// The shapes that the published curves have.
+/// The shapes of the published curves.
 fn write_shapes(page: &mut String) -> Result<(), Box<dyn Error>> {
     let (mnist, whole, fashion, cifar) =
         (read("mnist")?, read("mnist-full")?, read("fashion")?, read("cifar")?);
@@ -486,7 +486,7 @@ fn write_shapes(page: &mut String) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// MNIST with both ways to hold out, beside each other.
+/// A comparison of the two ways to hold out data, on MNIST.
 fn write_authors_split(page: &mut String) -> Result<(), Box<dyn Error>> {
     let study = read("authors-split")?;
     let of = |method, from, name: &str| {
@@ -527,7 +527,7 @@ MNIST, half silent, seeds 1 to 5 of the tables above; with what is held out at r
     Ok(())
 }
 
-/// Whether clients of a cluster are more alike than others.
+/// Whether clients of a cluster are more similar to each other than to others.
 fn write_similarity(page: &mut String) -> Result<(), Box<dyn Error>> {
     writeln!(
         page,
@@ -548,7 +548,7 @@ many of the 20 clients even the least alike of their own cluster is more alike t
     Ok(())
 }
 
-/// Where the similarities at the end are kept.
+/// The file of the similarities at the end.
 pub const SIMILARITY_CSV: &str = "fdms/likeness.csv";
 
 fn write_losing_case(case: &LosingCase, page: &mut String) -> Result<(), Box<dyn Error>> {

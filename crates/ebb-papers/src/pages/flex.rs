@@ -1,4 +1,4 @@
-//! Half-done work, newcomers and leavers beside FLEX's tables 3, 4 and 5.
+//! Partial work, arrivals and departures, compared with FLEX's tables 3, 4 and 5.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -9,7 +9,7 @@ use ebb_record::stats::{self, Estimate};
 use crate::shipped;
 use crate::study::{RowFilter, Study, Verdict, difference, estimate, mean_cell, minus, points_difference};
 
-/// The grids, in the order in which they are run. Those of the paper's full size are shipped and not among them.
+/// The grids, in the order of their runs. Those of the paper's full size are shipped, but are not among them.
 pub const GRIDS: &[&str] = &[
     "schemes-synthetic",
     "schemes-synthetic-iid",
@@ -24,7 +24,7 @@ pub const GRIDS: &[&str] = &[
     "arrivals-mnist",
 ];
 
-/// The pages and what writes them.
+/// The pages, by the names of their files.
 pub const PAGES: [(&str, WritePage); 3] =
     [("flex-schemes", schemes), ("flex-arrivals", arrivals), ("flex-departures", departures)];
 
@@ -38,7 +38,7 @@ fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
     super::study("flex", grid)
 }
 
-/// How all pages judge.
+/// The conventions of all pages.
 const CONVENTIONS: &str = "Seeds are stated in the grids and were before anything was run. Differences are paired by seed, for two methods of a seed see the
 same data, the same first model and the same work done; in brackets the 95 % interval of their mean, and the number of pairs. A claim is *held* or
 *reversed* when the whole interval is on one side, and *tied* when it is not; from fewer than three pairs nothing is said.";
@@ -47,11 +47,11 @@ same data, the same first model and the same work done; in brackets the 95 % int
 struct Panel {
     title: &'static str,
     grid: &'static str,
-    /// What is published at 1 to 8 traces: B less A and C less B, in points.
+    /// Published differences with 1 to 8 traces, in points: B less A, and C less B.
     published: [(f64, f64); 8],
 }
 
-/// What is published of SYNTHETIC where it is called iid.
+/// The published differences on SYNTHETIC, where it is called iid.
 const SYNTHETIC_IID: [(f64, f64); 8] =
     [(-0.6, 0.5), (2.1, 0.1), (6.6, 0.0), (9.0, 0.7), (11.6, 3.0), (16.4, 2.5), (6.3, 1.9), (14.4, 2.8)];
 
@@ -106,7 +106,7 @@ const PANELS: [Panel; 5] = [
     },
 ];
 
-/// Table 3.
+/// Writes the page on Table 3.
 fn schemes() -> Result<String, Box<dyn Error>> {
     let mut page = format!(
         "# Half-done work: schemes A, B and C
@@ -149,7 +149,7 @@ rate that falls as one over the round. The paper's gains of ten points there did
     Ok(page)
 }
 
-/// Clients that come and go on recorded traces: the schemes, and what goes with them.
+/// The schemes under churn on recorded traces.
 fn write_churn(page: &mut String) -> Result<(), Box<dyn Error>> {
     let study = read("churn")?;
     let column = "note_oracle_set_accuracy_objective@150-200";
@@ -254,7 +254,7 @@ fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Resul
 const ARRIVAL_ROUND_KEY: &str = "world.arrivals[0].round";
 const N_ROUNDS: f64 = 200.0;
 
-/// Table 4.
+/// Writes the page on Table 4.
 fn arrivals() -> Result<String, Box<dyn Error>> {
     let mut page = format!(
         "# A newcomer: how long until the model is as good as before
@@ -321,11 +321,11 @@ the rounds that were left.
     Ok(page)
 }
 
-/// Rounds, their deviation and the number of seeds.
+/// Rounds: mean, standard deviation and number of seeds.
 fn rounds(values: &BTreeMap<u32, f64>) -> String {
     let values: Vec<_> = values.values().copied().collect();
     match (stats::mean(&values), stats::standard_deviation(&values)) {
-        (Some(mean), Some(deviation)) => format!("{mean:.1} ± {deviation:.1} ({})", values.len()),
+        (Some(mean), Some(std)) => format!("{mean:.1} ± {std:.1} ({})", values.len()),
         (Some(mean), None) => format!("{mean:.1}"),
         _ => "not run".to_owned(),
     }
@@ -342,17 +342,17 @@ fn rounds_difference(difference: Option<Estimate>) -> String {
 
 const DEPARTURE_ROUNDS: [u32; 9] = [10, 15, 20, 25, 30, 35, 40, 45, 50];
 
-/// The three levels of Table 5, and what is published.
+/// The three levels of Table 5, with the published rounds.
 pub const LEVELS: [(&str, &str, [u32; 9]); 3] = [
     ("(.1, .1)", "departures-01", [2, 5, 3, 3, 9, 3, 10, 26, 40]),
     ("(.5, .5)", "departures-05", [1, 3, 9, 14, 13, 7, 12, 36, 34]),
     ("(1, 1)", "departures-1", [10, 9, 27, 18, 34, 17, 28, 62, 77]),
 ];
 
-/// Where the rounds in which curves cross are kept.
+/// The file of the rounds in which curves cross.
 pub const CROSSINGS_CSV: &str = "flex/crossings.csv";
 
-/// Table 5.
+/// Writes the page on Table 5.
 fn departures() -> Result<String, Box<dyn Error>> {
     let mut page = format!(
         "# A leaver: when it pays to exclude it
@@ -423,18 +423,18 @@ data counts, sizes and steps. What does not happen within the run counts with th
     Ok(page)
 }
 
-/// When the curve of *exclude* comes below that of *include*.
+/// The round from which the curve of *exclude* lies below that of *include*.
 #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Crossing {
-    /// How unlike clients are.
+    /// How heterogeneous clients are: (alpha, beta) of SYNTHETIC.
     pub level: String,
-    /// After how many rounds the client left.
+    /// The round after which the client left.
     pub round: u32,
-    /// The seed.
+    /// The seed of the run.
     pub seed: u32,
-    /// For the first time.
+    /// Rounds until the first crossing.
     pub first: Option<f64>,
-    /// For good.
+    /// Rounds until the last crossing.
     pub for_good: Option<f64>,
 }
 
