@@ -20,11 +20,13 @@ pub struct PaperResults<'p> {
 /// The page, as Markdown.
 pub fn page(all: &[PaperResults<'_>]) -> String {
     let mut page = String::from(
-        "# What was published, and what came out
+        "# Published results, reproduced
 
-Written by `ebbflow reproduce --scale small --summary FILE`, a line for each table and figure. *Small* runs in minutes on data that need no download, drawn digits or
-SYNTHETIC, whatever data the item names; *paper* is the authors' protocol, as far as it is known and was run. A claim is *held* or *reversed* when the whole 95 % interval of the difference, paired by seed, is on one side, and *tied* when it is not.
-`ebbflow reproduce PAPER/ITEM` repeats one, with the published numbers and each claim beside ours.
+Written by `ebbflow reproduce --scale small --summary FILE`, with a line for each table and figure. *Small* runs in
+minutes on data that need no download, drawn digits or SYNTHETIC, whatever data the item names. *Paper* is the authors'
+protocol, as far as it is known and was run. A claim is *held* or *reversed* when the whole 95 % interval of the
+difference, paired by seed, is on one side, and *tied* when it is not. `ebbflow reproduce PAPER/ITEM` repeats one item,
+and compares its published numbers and each claim with ours.
 
 | item | | small | paper |
 |---|---|---|---|

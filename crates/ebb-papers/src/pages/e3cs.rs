@@ -103,13 +103,16 @@ const PANELS: [Panel; 4] = [
     },
 ];
 
-const INTRODUCTION: &str = "# E3CS: whom to ask
+const INTRODUCTION: &str = "# E3CS: client selection
 
-Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/e3cs/*.csv`; `cargo xtask results e3cs --run` first runs whatever of the grids is not finished. Seeds are
-stated in the grids and were before anything was run. **Protocol**, the paper's: 100 clients of 500 images (450 to train on), 25 each that answer with chance .1, .3, .6 and .9,
-20 asked a round, each client with its own number of local epochs from 1 to 4, SGD with rate .01 and momentum .9 that does not outlive a
-round, batches of 40, eta .5, 50 candidates of pow-d; the model stands in for whoever was not asked or failed. Accuracy on what all clients hold out. FedCS is the paper's,
-which knows who fails how often: an oracle.
+Written by `ebbflow reproduce --pages FOLDER` from `experiments/e3cs/*.csv`; `cargo xtask results e3cs --run` first runs
+the unfinished grids. Seeds are stated in the grids, and were fixed before anything was run.
+
+**Protocol**, the paper's: 100 clients of 500 images (450 of them for training), 25 each that respond with probability
+.1, .3, .6 and .9; 20 clients are selected a round. Each client has its own number of local epochs from 1 to 4. SGD with
+learning rate .01 and momentum .9 that is reset every round, batches of 40, eta .5, 50 candidates of pow-d. The model
+stands in for clients that were not selected or failed. Accuracy on the data that all clients hold out. FedCS is the
+paper's, which knows how often each client fails: an oracle.
 ";
 
 /// The configurations that run without training.
@@ -151,9 +154,11 @@ const EXPECTED: [ExpectedScheme; 8] = [
 fn write_selection(page: &mut String) -> Result<(), Box<dyn Error>> {
     writeln!(
         page,
-        "\n## Without training\n\n`ebbflow selection experiments/e3cs/selection.toml` and `samplers.toml`: 2,500 rounds, nine seeds. Expected is what an independent simulation of the paper's setting
-gave, in italics (nine seeds; by dep-round three). *Within*: all five means differ by no more than three standard deviations of their difference, 3 sd sqrt(2/9), by dep-round 3 sd sqrt(1/9 + 1/3); where no deviation is expected,
-of ratios and by dep-round, ours counts. Oracle: regret is against the best fixed choice in hindsight, which only a simulation can know.\n\n| scheme | success ratio after 100 | 625 | 1,250 | 2,500 | CEP ± sd | within | asked, classes .1/.3/.6/.9 | Jain | oracle regret | bounds at .5 / best |\n|---|---|---|---|---|---|---|---|---|---|---|"
+        "\n## Without training\n\n`ebbflow selection experiments/e3cs/selection.toml` and `samplers.toml`: 2,500 rounds, nine seeds. Expected values, in
+italics, are those of an independent simulation of the paper's setting (nine seeds; three by dep-round). *Within*: all
+five means differ by at most three standard deviations of their difference, 3 sd sqrt(2/9), by dep-round 3 sd sqrt(1/9 +
+1/3). Where no standard deviation is expected, as for ratios and by dep-round, ours is used. Oracle: regret is relative
+to the best fixed choice in hindsight, which only a simulation can know.\n\n| scheme | success ratio after 100 | 625 | 1,250 | 2,500 | CEP ± sd | within | selected, classes .1/.3/.6/.9 | Jain | oracle regret | bounds at .5 / best |\n|---|---|---|---|---|---|---|---|---|---|---|"
     )?;
     for name in SELECTION_STUDIES {
         let study = read(name)?;
@@ -225,7 +230,9 @@ pub fn write() -> Result<String, Box<dyn Error>> {
     let mut page = INTRODUCTION.to_owned();
     write_selection(&mut page)?;
     page.push_str(
-        "\n## Training\n\nThe first round after which the accuracy is reached, and the accuracy at the end, iid / not iid; NaN: never. Where there are several seeds: the mean over\nthose that reach it, with their number if not all do. The paper's figures stand below ours in italics; where the task is another, only their order can be compared.\n",
+        "\n## Training\n\nThe first round after which an accuracy is reached, and the accuracy at the end, iid / not iid; NaN: never. With several
+seeds: the mean over those that reach it, with their number if not all do. The paper's values follow ours in italics;
+where the task differs, only their order can be compared.\n",
     );
     for panel in &PANELS {
         write_panel(panel, &mut page)?;
@@ -388,8 +395,9 @@ fn write_explanation(page: &mut String, study: &Study) -> Result<(), Box<dyn Err
     let n_selected = 100.0 - n_never / 100.0;
     writeln!(
         page,
-        "\n**Where ends differ from the paper's, not iid.** FedCS, which asks the same {n_selected} clients in every round, should end lowest. Here it has not been overtaken by round 400, and nobody is done: from round 100 to the end Random gains \
-         {:.1} points and FedCS {:.1}. FedCS is answered by {fast_ratio:.0} % of those it asks, Random by {ratio:.0} %, so its model moves further in a round.",
+        "\n**Where ends differ from the paper's, not iid.** FedCS, which selects the same {n_selected} clients in every round, should end lowest. Here it has not been overtaken \
+         by round 400, and no method has converged: from round 100 to the end Random gains \
+         {:.1} points and FedCS {:.1}. {fast_ratio:.0} % of the clients that FedCS selects respond, {ratio:.0} % of Random's, so its model moves further in a round.",
         end - early,
         fast_end - fast_early,
     )?;
