@@ -247,7 +247,7 @@ mod tests {
     use crate::commands::run::create;
 
     const SETTINGS: &str = "recipe = \"dropout\"\n[run]\nrounds = 9\ncheckpoint_every = 2\nkeep_checkpoints = 2\n[data]\n\
-                            kind = \"quadratic\"\ncentres = [[1.0], [3.0]]\n[local]\nrate = 0.1\nsteps = 1\n";
+                            kind = \"quadratic\"\ncentres = [[1.0], [3.0]]\n[local]\nlearning_rate = 0.1\nsteps = 1\n";
 
     /// A run in a folder of this name, and its writer.
     fn make(place: &Path, name: &str, settings: &str) -> (Assembled, RunWriter) {
@@ -337,7 +337,7 @@ mod tests {
             .replace("checkpoint_every = 2", "checkpoint_every = 1")
             .replace("centres = [[1.0], [3.0]]", "centres = [[0.0], [0.0]]\nstart = [1.5e-21]")
             .replace("learning_rate = 0.1", "learning_rate = 0.5")
-            + "[server]\nkind = \"fedavgm\"\nrate = 2e20\nmomentum = 0.0\n";
+            + "[server]\nkind = \"fedavgm\"\nlearning_rate = 2e20\nmomentum = 0.0\n";
         let (mut run, writer) = make(place.path(), "run", &settings);
         let folder = place.path().join("run");
         let mut onlooker = Onlooker { folder: folder.clone(), checkpoints: Vec::new(), warnings: Vec::new() };

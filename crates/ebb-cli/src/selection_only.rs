@@ -17,7 +17,7 @@ use crate::CliError;
 use crate::assemble::{RunTable, check_oracle_probabilities, check_rounds, known_tables, scheduled_rounds};
 
 /// What is done instead of everything that is not asked for.
-const STUB_SETTINGS: &str = "[local]\nkind = \"sgd\"\nrate = 1.0\nsteps = 1";
+const STUB_SETTINGS: &str = "[local]\nkind = \"sgd\"\nlearning_rate = 1.0\nsteps = 1";
 
 /// A run that asks clients and trains none.
 pub(crate) struct SelectionOnlyRun {

@@ -286,7 +286,7 @@ mod tests {
         for recipe in recipes::STANDARD {
             let all = Tree::from_recipe(recipe.name, recipe.settings).text("select.kind") == Some("everyone");
             let cohort = if all { "" } else { "[select]\ncohort = 3" };
-            build(&format!("recipe = \"{}\"\n{cohort}\n[local]\nrate = 0.1\nsteps = 2", recipe.name))
+            build(&format!("recipe = \"{}\"\n{cohort}\n[local]\nlearning_rate = 0.1\nsteps = 2", recipe.name))
                 .unwrap();
         }
     }
@@ -326,7 +326,7 @@ mod tests {
     fn examples_show_defaults_or_say_that_a_key_is_required_or_optional() {
         for (table, name, example) in kinds().filter(|(.., example)| !example.contains("all required")) {
             let resolved = |lines: Vec<&str>| {
-                let local = if table == "local" { "" } else { "[local]\nrate = 0.1\nsteps = 2\n" };
+                let local = if table == "local" { "" } else { "[local]\nlearning_rate = 0.1\nsteps = 2\n" };
                 let select = if table == "select" { "" } else { "[select]\nkind = \"everyone\"\n" };
                 let text = format!("{local}{select}[{table}]\nkind = \"{name}\"\n{}", lines.join("\n"));
                 let tree = Tree::parse(&text, "a.toml").unwrap();
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn every_example_builds() {
         for Method { role, name, example, .. } in Registry::standard().methods() {
-            let local = if role == "local" { "" } else { "[local]\nrate = 0.1\nsteps = 2\n" };
+            let local = if role == "local" { "" } else { "[local]\nlearning_rate = 0.1\nsteps = 2\n" };
             let select = if role == "select" { "" } else { "[select]\nkind = \"everyone\"\n" };
             build(&format!("{local}{select}[{role}]\nkind = \"{name}\"\n{example}")).unwrap();
         }

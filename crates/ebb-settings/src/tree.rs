@@ -576,7 +576,7 @@ mod tests {
     #[test]
     fn a_value_out_of_range_names_itself_and_the_range() {
         assert_eq!(
-            message("[select]\ncohort = 3\nchance = 1.2"),
+            message("[select]\ncohort = 3\nprobability = 1.2"),
             "a.toml:3:1: select.probability = 1.2: 1.2 is out of range; give a chance from 0 to 1"
         );
         assert_eq!(
@@ -617,7 +617,7 @@ mod tests {
     #[test]
     fn flags_about_one_table_may_come_in_any_order() {
         for flags in [["select.cohort=5", "select.kind=b"], ["select.kind=b", "select.cohort=5"]] {
-            let mut tree = Tree::parse("[select]\nkind = \"a\"\nchance = 0.5", "a.toml").unwrap();
+            let mut tree = Tree::parse("[select]\nkind = \"a\"\nprobability = 0.5", "a.toml").unwrap();
             tree.set_all_from_flags(&flags.map(str::to_owned)).unwrap();
             assert_eq!(tree.text("select.kind"), Some("b"));
             assert!(tree.has("select.cohort") && !tree.has("select.probability"), "{flags:?}");
@@ -665,10 +665,10 @@ mod tests {
     #[test]
     fn another_kind_replaces_the_table_below() {
         let mut tree = Tree::from_recipe("r", "[select]\nkind = \"a\"\ncohort = 3");
-        tree.overlay(Tree::parse("[select]\nkind = \"b\"\nchance = 0.1", "a.toml").unwrap());
+        tree.overlay(Tree::parse("[select]\nkind = \"b\"\nprobability = 0.1", "a.toml").unwrap());
         assert!(!tree.has("select.cohort") && tree.has("select.probability"));
         let mut tree = Tree::from_recipe("r", "[select]\nkind = \"a\"\ncohort = 3");
-        tree.overlay(Tree::parse("[select]\nchance = 0.1", "a.toml").unwrap());
+        tree.overlay(Tree::parse("[select]\nprobability = 0.1", "a.toml").unwrap());
         assert!(tree.has("select.cohort") && tree.has("select.probability"));
     }
 

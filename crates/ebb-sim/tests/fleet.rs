@@ -136,7 +136,7 @@ fn check_oracle_absent(world: &str) {
 fn who_would_be_absent_is_known_to_the_oracle() {
     check_oracle_absent("[world.work]\nkind = \"failure\"\nsuccess = 0.5");
     check_oracle_absent(
-        "[world.availability]\nkind = \"bernoulli\"\nchance = 0.7\n[world.work]\nkind = \"failure\"\nsuccess = 0.5",
+        "[world.availability]\nkind = \"bernoulli\"\nprobability = 0.7\n[world.work]\nkind = \"failure\"\nsuccess = 0.5",
     );
     check_oracle_absent("deadline_s = 12.0\nspeed_spread = 1.0\nafter_deadline = \"late\"");
     check_oracle_absent("deadline_s = 3.5\nspeed_spread = 1.0");

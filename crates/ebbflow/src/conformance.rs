@@ -151,8 +151,8 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
         }
     }
     // What bounds answers before anybody sees them, where it shortens and where it refuses.
-    let bounded = "[clip]\nnorm = 2.0\nbeside = 2.0\ntimes = 1.2\n[select]\nkind = \"everyone\"\n";
-    let control = "[local]\nkind = \"scaffold\"\nrate = 0.1\nsteps = 3\n[server]\nkind = \"scaffold\"";
+    let bounded = "[clip]\nnorm = 2.0\nside_vectors = 2.0\ntimes = 1.2\n[select]\nkind = \"everyone\"\n";
+    let control = "[local]\nkind = \"scaffold\"\nlearning_rate = 0.1\nsteps = 3\n[server]\nkind = \"scaffold\"";
     for (name, extra_tables) in [("clip", ""), ("clip with scaffold", control)] {
         let settings = Tree::from_recipe("conformance", &format!("{bounded}{extra_tables}"));
         subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
@@ -161,7 +161,7 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
     let adaptive = "[data]\nkind = \"synthetic\"\nclients = 5\nsamples = 20\n[select]\nkind = \"fast\"\ncohort = 3\nadaptive = 7.0\n";
     for (name, settings) in [
         ("fast, adaptive", adaptive.to_owned()),
-        ("fast, adaptive and smoothed", format!("{adaptive}smooth = 0.5\nwindow = 3\nover = 1.3\n")),
+        ("fast, adaptive and smoothed", format!("{adaptive}smooth = 0.5\nwindow = 3\nover_selection = 1.3\n")),
         (
             "friend, who stands in for two at most",
             "[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"\nmax_stand_ins = 2\n".to_owned(),
@@ -265,7 +265,7 @@ impl Trial<'_> {
     }
 
     fn settings(&self) -> Tree {
-        let local = if self.subject.settings.has("local") { "" } else { "[local]\nrate = 0.1\nsteps = 3" };
+        let local = if self.subject.settings.has("local") { "" } else { "[local]\nlearning_rate = 0.1\nsteps = 3" };
         let labelled = self.subject.settings.has("data");
         let data = match labelled {
             true => String::new(),

@@ -120,7 +120,7 @@ fn e3cs_works_with_every_sampler() {
         ("one after the other, among those up", "among = \"up\"\nquota = 0.0"),
         ("dep-round", "sampler = \"dep-round\"\nquota = 0.3"),
         ("dep-round, among those up", "sampler = \"dep-round\"\namong = \"up\"\nquota = \"inc\""),
-        ("systematic", "sampler = \"systematic\"\nquota = { linear = [0.0, 1.0] }\nrate = \"optimal\""),
+        ("systematic", "sampler = \"systematic\"\nquota = { linear = [0.0, 1.0] }\nlearning_rate = \"optimal\""),
         ("poisson", "sampler = \"poisson\"\nquota = [[1, 0.0], [3, 0.9]]\nclip = 1.0"),
     ];
     let mut registry = Registry::standard();
@@ -145,7 +145,7 @@ fn friends_go_with_other_methods() {
     let combinations = [
         (
             "friend and fedprox",
-            "[local]\nkind = \"fedprox\"\nmu = 0.1\n[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"",
+            "[local]\nkind = \"fedprox\"\nproximal_mu = 0.1\n[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"",
         ),
         (
             "friend and scaffold",

@@ -31,7 +31,7 @@ fn world(clients: [(f64, u32); 4], script: &[Vec<usize>]) -> String {
     )
 }
 
-const LOCAL: &str = "[local]\nkind = \"sgd\"\nrate = 0.1\nsteps = 2\n";
+const LOCAL: &str = "[local]\nkind = \"sgd\"\nlearning_rate = 0.1\nsteps = 2\n";
 const CLIENTS: [(f64, u32); 4] = [(0.0, 1), (3.0, 2), (6.0, 3), (-4.0, 4)];
 
 /// Everybody at first, then whoever a coin lets come.
@@ -150,7 +150,7 @@ fn among_identical_clients_it_does_not_matter_who_participates() {
     ] {
         let select = match recipe {
             "fedavg" => "cohort = 2",
-            "fast" => "cohort = 2\nchance = 0.5",
+            "fast" => "cohort = 2\nprobability = 0.5",
             _ => "kind = \"everyone\"",
         };
         let some =
@@ -190,7 +190,7 @@ fn focus_with_one_step_is_mifa_at_a_multiple_of_the_learning_rate() {
         let script: Vec<_> = coins(seed, 40);
         let play = |recipe: &str, learning_rate: f64, empty: &str| {
             models(&format!(
-                "recipe = \"{recipe}\"\n{}[local]\nrate = {learning_rate}\nsteps = 1\n[{empty}]\nempty_rounds = \"step\"",
+                "recipe = \"{recipe}\"\n{}[local]\nlearning_rate = {learning_rate}\nsteps = 1\n[{empty}]\nempty_rounds = \"step\"",
                 world(CLIENTS, &script)
             ))
         };
@@ -207,7 +207,7 @@ fn fast_is_uniform_with_snapshots_only_and_the_other_without() {
     );
     let fast = |probability: f64, around: &str| {
         models(&format!(
-            "recipe = \"fast\"\n{all}[select]\ncohort = 5\nchance = {probability}\naround = {around}"
+            "recipe = \"fast\"\n{all}[select]\ncohort = 5\nprobability = {probability}\naround = {around}"
         ))
     };
     let uniform = "{ kind = \"uniform\", cohort = 3 }";
@@ -246,7 +246,7 @@ fn fast_goes_with_all_other_methods() {
     let fast = "recipe = \"fast\"\n[run]\nrounds = 30\n\
                 [data]\nkind = \"quadratic\"\nclients = 12\ndimension = 2\nspread = 3.0\nclusters = 3\n\
                 [world]\navailability = { kind = \"bernoulli\", probability = 0.4 }\n\
-                [local]\nrate = 0.1\nsteps = 2\n[select]\ncohort = 5\nchance = 0.5\n";
+                [local]\nlearning_rate = 0.1\nsteps = 2\n[select]\ncohort = 5\nprobability = 0.5\n";
     let registry = Registry::standard();
     let mut settings = vec![
         ("fast-prox".to_owned(), "recipe = \"fast-prox\"".to_owned()),

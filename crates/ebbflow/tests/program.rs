@@ -70,7 +70,7 @@ fn runs_stop_at_their_stop_conditions() {
 fn late_and_partial_updates_are_recorded_as_such() {
     let place = tempfile::tempdir().unwrap();
     let text = "recipe = \"dropout\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [3.0], [6.0]]\n\
-                [local]\nrate = 0.1\nsteps = 2\n[world]\nscript = [[0, { client = 1, steps = 1 }, { client = 2, late = 2 }], [0], [1]]";
+                [local]\nlearning_rate = 0.1\nsteps = 2\n[world]\nscript = [[0, { client = 1, steps = 1 }, { client = 2, late = 2 }], [0], [1]]";
     let rows = rows(&record(place.path(), "run", text, &[]));
     let list = |round: usize, key: &str| rows[round][key].to_string();
     assert_eq!(
@@ -344,7 +344,7 @@ fn a_run_that_diverges_stops_before_its_end_and_keeps_its_last_good_checkpoint()
     // With this rate every step makes the quadratic's distance some hundred times longer, until no number
     // holds it.
     let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\ncheckpoint_every = 4\n[data]\nkind = \"quadratic\"\n\
-                    centres = [[1.0], [3.0]]\n[local]\nrate = 100.0\nsteps = 1\n";
+                    centres = [[1.0], [3.0]]\n[local]\nlearning_rate = 100.0\nsteps = 1\n";
     std::fs::write(&file, settings).unwrap();
     let out = common::run(&["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()]);
     let message = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -370,7 +370,7 @@ fn a_guarded_run_voids_rounds_and_stops_after_so_many() {
     let place = tempfile::tempdir().unwrap();
     let (file, folder) = (place.path().join("run.toml"), place.path().join("run"));
     let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\n[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]\n\
-                    [local]\nrate = 100.0\nsteps = 1\n[guard]\nmost_void = 3\n";
+                    [local]\nlearning_rate = 100.0\nsteps = 1\n[guard]\nmost_void = 3\n";
     std::fs::write(&file, settings).unwrap();
     let out = common::run(&["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()]);
     let message = String::from_utf8_lossy(&out.stderr).into_owned();

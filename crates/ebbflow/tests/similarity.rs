@@ -108,7 +108,7 @@ fn without_true_clusters_the_plot_puts_similar_clients_side_by_side() {
     // Even and odd clients are alike; nobody says so. Client 5 never meets client 0.
     let text = "recipe = \"fl-fdms\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\n\
                 centres = [[9.0, 0.1], [0.1, 9.0], [8.0, 0.0], [0.0, 8.0], [7.0, 0.1], [0.2, 7.0]]\n\
-                [local]\nrate = 0.1\nsteps = 2\n[world]\nscript = [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5], [0, 1]]";
+                [local]\nlearning_rate = 0.1\nsteps = 2\n[world]\nscript = [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5], [0, 1]]";
     let folder = record(place.path(), "run", text, &[]);
     let out = place.path().join("out");
     let message = succeed(&["friends", folder.to_str().unwrap(), "--out", out.to_str().unwrap(), "--dark"]);
@@ -127,7 +127,7 @@ fn without_the_data_friends_are_shown_all_the_same() {
     (0..120).for_each(|row| table += &format!("{}.5,{},{}\n", row % 7, row % 11, row % 4));
     write(place.path(), "table.csv", &table);
     let text = "recipe = \"fl-fdms\"\n[run]\nrounds = 2\n[data]\nkind = \"table\"\nfile = \"DIR/table.csv\"\nlabel = \"label\"\n\
-                clients = 4\n[data.split]\nkind = \"clustered\"\nclasses = 2\n[local]\nrate = 0.1\nsteps = 2\nbatch = 4";
+                clients = 4\n[data.split]\nkind = \"clustered\"\nclasses = 2\n[local]\nlearning_rate = 0.1\nsteps = 2\nbatch_size = 4";
     let text = text.replace("DIR", place.path().to_str().unwrap());
     let folder = record(place.path(), "run", &text, &[]);
     let out = place.path().join("out");

@@ -247,7 +247,7 @@ fn values_of_the_wrong_kind() {
          model, world, evaluate, stop, clip, guard, serve, swarm, objective, select, local, substitute, aggregate, server",
     );
     refused(
-        "recipe = \"fast\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n[local]\nrate = 0.1\nsteps = 1\n",
+        "recipe = \"fast\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n[local]\nlearning_rate = 0.1\nsteps = 1\n",
         &["select.cohort=1"],
         "recipe \"fast\": select.kind = \"fast\": it follows the clients' training accuracy, and this data has no labels, so no round \
          would ever be a snapshot; give probability = Q or every = N",
@@ -286,7 +286,7 @@ fn values_of_the_wrong_kind() {
 
 #[test]
 fn a_target_that_can_never_be_reached() {
-    let text = "recipe = \"dropout\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0]]\n[local]\nrate = 0.1\nsteps = 1";
+    let text = "recipe = \"dropout\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0]]\n[local]\nlearning_rate = 0.1\nsteps = 1";
     refused(
         text,
         &["stop.accuracy=0.5"],
@@ -313,7 +313,7 @@ fn more_metrics_than_the_data_allows() {
     );
     refused(SMALL, &["evaluate.top_k=5"], "--set evaluate.top_k=5: expected a list in brackets");
     let text = "recipe = \"dropout\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0]]\n\
-                [local]\nrate = 0.1\nsteps = 1\n[evaluate]\n";
+                [local]\nlearning_rate = 0.1\nsteps = 1\n[evaluate]\n";
     refused(
         &format!("{text}per_class = true"),
         &[],
@@ -369,7 +369,7 @@ fn labels_beyond_the_classes() {
         std::fs::write(folder.join(format!("{part}-labels-idx1-ubyte")), labels).unwrap();
     }
     let text = "recipe = \"full\"\n[run]\nrounds = 1\n[data]\nkind = \"mnist\"\nclients = 2\n\
-                [local]\nrate = 0.1\nsteps = 1";
+                [local]\nlearning_rate = 0.1\nsteps = 1";
     let config = write(place.path(), "a.toml", text);
     let out = place.path().join("run");
     let words = ["run", &config, "--quiet", "--out", out.to_str().unwrap()];
@@ -396,7 +396,7 @@ fn unknown_settings() {
 #[test]
 fn scripts_that_cannot_be_played() {
     let base = "[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n\
-                [select]\nkind = \"everyone\"\n[local]\nrate = 0.1\nsteps = 1\n[world]\n";
+                [select]\nkind = \"everyone\"\n[local]\nlearning_rate = 0.1\nsteps = 1\n[world]\n";
     refused(
         &format!("{base}script = [[0, 2]]"),
         &[],
@@ -483,7 +483,7 @@ fn a_full_disk_loses_nothing() {
 fn a_client_that_returns_nonsense_counts_as_silent() {
     let place = tempfile::tempdir().unwrap();
     let base = "recipe = \"dropout\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[0.0, 1.0], [3.0, 2.0]]\n\
-                start = [10.0, 10.0]\n[local]\nrate = 0.1\nsteps = 2\n[world]\n";
+                start = [10.0, 10.0]\n[local]\nlearning_rate = 0.1\nsteps = 2\n[world]\n";
     let run = |name: &str, script: &str| {
         let config = write(place.path(), &format!("{name}.toml"), &format!("{base}script = {script}"));
         let out = place.path().join(name);
@@ -508,7 +508,7 @@ fn a_client_that_returns_nonsense_counts_as_silent() {
 fn a_client_that_diverges_is_named_and_counts_as_silent() {
     let place = tempfile::tempdir().unwrap();
     let base = "recipe = \"dropout\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [3.0], [9.0]]\n\
-                start = [10.0]\n[local]\nrate = 0.1\nsteps = 20\n[world]\nscript = ";
+                start = [10.0]\n[local]\nlearning_rate = 0.1\nsteps = 20\n[world]\nscript = ";
     let run = |name: &str, script: &str, curvature: &str| {
         let config = write(place.path(), &format!("{name}.toml"), &format!("{base}{script}"));
         let out = place.path().join(name);
@@ -691,7 +691,7 @@ fn revoking_a_number_that_nobody_had_is_done_and_reported() {
 #[test]
 fn metrics_beyond_this_machine_take_a_token_that_is_hard_to_guess() {
     let place = tempfile::tempdir().unwrap();
-    let run = "recipe = \"dropout\"\n[run]\nrounds = 1\n[data]\nkind = \"synthetic\"\n[local]\nrate = 0.05\nsteps = 1\n";
+    let run = "recipe = \"dropout\"\n[run]\nrounds = 1\n[data]\nkind = \"synthetic\"\n[local]\nlearning_rate = 0.05\nsteps = 1\n";
     let out = place.path().join("served").display().to_string();
     let refused = |serve: &str| {
         let text = format!("{run}[serve]\nlisten = \"127.0.0.1:0\"\nmetrics = \"0.0.0.0:0\"\n{serve}");

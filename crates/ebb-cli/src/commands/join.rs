@@ -215,7 +215,7 @@ mod tests {
         let file = folder.path().join("touched");
         let model = folder.path().join("model.safetensors");
         let hostile = format!(
-            "[local]\nrate = 0.1\nsteps = 1\n[data]\nkind = \"external\"\nclients = 1\nmodel = {model:?}\n\
+            "[local]\nlearning_rate = 0.1\nsteps = 1\n[data]\nkind = \"external\"\nclients = 1\nmodel = {model:?}\n\
              trainer = {{ command = [\"touch\", {file:?}] }}\n"
         );
         for set in [&[][..], &["data.clients=1"], &["data.samples=3"]] {
@@ -231,7 +231,7 @@ mod tests {
         let file = folder.path().join("private.csv");
         std::fs::write(&file, "size,kind\n1,a\n2,b\n").unwrap();
         let hostile = format!(
-            "[local]\nrate = 0.1\nsteps = 1\n[data]\nkind = \"table\"\nclients = 1\nlabel = \"kind\"\nfile = {file:?}\n"
+            "[local]\nlearning_rate = 0.1\nsteps = 1\n[data]\nkind = \"table\"\nclients = 1\nlabel = \"kind\"\nfile = {file:?}\n"
         );
         let error = refused(&hostile, &[]);
         assert!(error.contains("--set data.file="), "{error}");

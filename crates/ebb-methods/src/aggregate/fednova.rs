@@ -140,7 +140,7 @@ mod tests {
     fn the_proximal_term_stretches_the_mean_to_the_steps() {
         // Reaches of 3 and 5 steps at rate .1 with mu 5: 1.75 and 1.9375; clients 1 and 3, with 2 and 4 of 6.
         let tau = (2.0 * 3.0 + 4.0 * 5.0) / 6.0;
-        let local = "[local]\nkind = \"fedprox\"\nmu = 5.0\n[aggregate]\n";
+        let local = "[local]\nkind = \"fedprox\"\nproximal_mu = 5.0\n[aggregate]\n";
         check(local, [0, 3, 0, 5], [0.0, tau * 2.0 / 6.0 / 1.75, 0.0, tau * 4.0 / 6.0 / 1.9375]);
     }
 

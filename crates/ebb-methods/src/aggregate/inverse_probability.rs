@@ -194,7 +194,7 @@ mod tests {
         for (text, expected, unknown) in [
             ("", 2.0, 0.0),
             ("probabilities = \"oracle\"", 8.0, 0.0),
-            ("[aggregate]\nchances = \"given\"\ngiven = [1.0, 0.2, 1.0, 1.0]", 5.0, 0.0),
+            ("[aggregate]\nprobabilities = \"given\"\ngiven = [1.0, 0.2, 1.0, 1.0]", 5.0, 0.0),
         ] {
             let mut ipw = aggregator(IPW, text).unwrap();
             assert_eq!(4.0 * ipw.weigh(&world.round(0), &selected), expected);

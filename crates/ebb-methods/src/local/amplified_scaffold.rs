@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn variates_are_the_mean_gradient_of_the_last_period_in_which_the_client_was_acknowledged() {
-        let text = "[local]\nrate = 0.1\nsteps = 1\n[server]\nkind = \"amplified-scaffold\"\nevery = 2";
+        let text = "[local]\nlearning_rate = 0.1\nsteps = 1\n[server]\nkind = \"amplified-scaffold\"\nevery = 2";
         let tree = Tree::parse(text, "a.toml").unwrap();
         let rule = (ENTRY.build)(&tree.table("local", BuildContext::default())).unwrap();
         let (rate, work) = rule.plan(1);

@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn without_a_proximal_term_it_is_sgd_to_the_bit() {
         let plan = "learning_rate = 0.07\nsteps = 9\nmomentum = 0.3\nweight_decay = 0.01";
-        let rules = [local(sgd::ENTRY, plan), local(ENTRY, &format!("{plan}\nmu = 0.0"))];
+        let rules = [local(sgd::ENTRY, plan), local(ENTRY, &format!("{plan}\nproximal_mu = 0.0"))];
         let [sgd, fedprox] = rules.map(|rule| {
             let start = Parabola::around(1.3).from(10.0);
             run_local(rule.unwrap().as_ref(), start, &[], &Parcel::default()).0.parameter
@@ -102,7 +102,7 @@ mod tests {
             let error = local(ENTRY, &format!("learning_rate = 0.1\nsteps = 1\n{text}")).err().unwrap();
             assert!(error.contains(part), "{error}");
             assert!(
-                !error.contains("unknown key") || error.ends_with("weight_decay, max_grad_norm, mu"),
+                !error.contains("unknown key") || error.ends_with("weight_decay, max_grad_norm, proximal_mu"),
                 "{error}"
             );
         }

@@ -103,7 +103,7 @@ mod tests {
 
     /// From 10 around 0 at a rate of 0.1 with 3 steps asked, cut off after `limit`.
     fn check(server: &str, limit: u32, last: Option<f32>, weight: f32, gradient: Option<f32>) {
-        let text = format!("[local]\nrate = 0.1\nsteps = 3\n[server]\nkind = \"{server}\"");
+        let text = format!("[local]\nlearning_rate = 0.1\nsteps = 3\n[server]\nkind = \"{server}\"");
         let tree = Tree::parse(&text, "a.toml").unwrap();
         let rule = (ENTRY.build)(&tree.table("local", BuildContext::default())).unwrap();
         let side = last.map(|last| (Cow::Borrowed(GRADIENT), vec![last])).into_iter().collect();

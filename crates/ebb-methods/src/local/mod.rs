@@ -20,7 +20,7 @@ mod tests {
 
     /// What a rule says that it asks for, and what it does ask for, of a client that remembers what it was told to.
     fn check(entry: Entry<dyn LocalRule>, settings: &str, expected: &[StepFeature]) {
-        let text = format!("[local]\nrate = 0.1\nsteps = 2\n{settings}");
+        let text = format!("[local]\nlearning_rate = 0.1\nsteps = 2\n{settings}");
         let tree = Tree::parse(&text, "a.toml").unwrap();
         let rule = (entry.build)(&tree.table("local", BuildContext::default())).unwrap();
         assert_eq!(rule.step_features(), expected, "{}: {settings}", entry.name);

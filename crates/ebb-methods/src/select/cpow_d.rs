@@ -59,7 +59,7 @@ mod tests {
         let text = "cohort = 2\ncandidates = 4";
         let mut whole = selector(pow_d::ENTRY, text, 10).unwrap();
         let mut usual = selector(ENTRY, text, 10).unwrap();
-        let small = selector(ENTRY, "cohort = 2\nbatch = 8", 10).unwrap();
+        let small = selector(ENTRY, "cohort = 2\nbatch_size = 8", 10).unwrap();
         assert_eq!(whole.probe_samples(), None);
         assert_eq!([&usual, &small].map(|one| one.probe_samples()), [64, 8].map(NonZeroU32::new));
         assert_eq!(usual.probe(&world.round(3)), whole.probe(&world.round(3)));
@@ -68,8 +68,8 @@ mod tests {
     #[test]
     fn an_empty_batch_is_refused() {
         assert_eq!(
-            selector(ENTRY, "cohort = 2\nbatch = 0", 10).err().as_deref(),
-            Some("a.toml:3:1: select.batch = 0: expected a whole number from 1 to 4294967295")
+            selector(ENTRY, "cohort = 2\nbatch_size = 0", 10).err().as_deref(),
+            Some("a.toml:3:1: select.batch_size = 0: expected a whole number from 1 to 4294967295")
         );
     }
 }

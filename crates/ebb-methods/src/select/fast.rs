@@ -358,10 +358,10 @@ mod tests {
 
     #[test]
     fn snapshots_come_with_their_probability_or_by_the_clock() {
-        assert_eq!(play(&format!("{AROUND}\nchance = 0.0"), 100), []);
-        assert_eq!(play(&format!("{AROUND}\nchance = 1.0"), 100).len(), 100);
+        assert_eq!(play(&format!("{AROUND}\nprobability = 0.0"), 100), []);
+        assert_eq!(play(&format!("{AROUND}\nprobability = 1.0"), 100).len(), 100);
         assert_eq!(play(&format!("{AROUND}\nevery = 7"), 30), [0, 7, 14, 21, 28]);
-        let found = play(&format!("{AROUND}\nchance = 0.3"), 10_000).len() as f64;
+        let found = play(&format!("{AROUND}\nprobability = 0.3"), 10_000).len() as f64;
         // 3000 expected, standard deviation 46.
         assert!((found - 3000.0).abs() < 4.0 * 46.0, "{found}");
     }
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn everybody_is_in_as_many_snapshots() {
         let world = World::of(20);
-        let mut fast = selector(ENTRY, &format!("{AROUND}\nchance = 1.0"), 20).unwrap();
+        let mut fast = selector(ENTRY, &format!("{AROUND}\nprobability = 1.0"), 20).unwrap();
         let mut uniform = selector(uniform::ENTRY, "cohort = 5\namong = \"enrolled\"", 20).unwrap();
         let mut counts = [0_i32; 20];
         for number in 0..4000 {
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn more_can_be_selected_than_needed_and_too_few_are_flagged() {
-        let mut fast = selector(ENTRY, "cohort = 5\nchance = 1.0\nover = 1.3", 20).unwrap();
+        let mut fast = selector(ENTRY, "cohort = 5\nprobability = 1.0\nover_selection = 1.3", 20).unwrap();
         // How many are asked of how many, how many of them answer, and whether these are too few.
         let mut check = |n_clients, n_selected: usize, answered: usize, short: f64| {
             let world = World::of(n_clients);
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn one_around_another_has_coins_of_its_own() {
-        let text = "cohort = 5\nchance = 0.5\naround = { kind = \"fast\", cohort = 2, probability = 0.5, around = { kind = \"uniform\", cohort = 3 } }";
+        let text = "cohort = 5\nprobability = 0.5\naround = { kind = \"fast\", cohort = 2, probability = 0.5, around = { kind = \"uniform\", cohort = 3 } }";
         let mut fast = selector(ENTRY, text, 20).unwrap();
         let mut counts = [0; 6];
         for number in 0..1000 {
@@ -424,7 +424,7 @@ mod tests {
     fn the_other_learns_nothing_from_snapshots() {
         let world = World::of(20);
         let state = |chance: f64, reports_accuracy: bool| {
-            let text = format!("cohort = 5\nchance = {chance}\naround = {{ kind = \"e3cs\", cohort = 3 }}");
+            let text = format!("cohort = 5\nprobability = {chance}\naround = {{ kind = \"e3cs\", cohort = 3 }}");
             let mut fast = selector(ENTRY, &text, 20).unwrap();
             for number in 0..5 {
                 let round = world.round(number);
@@ -487,15 +487,15 @@ mod tests {
     #[test]
     fn what_does_not_fit_together_is_refused() {
         for (text, part) in [
-            ("cohort = 5\nchance = 0.5\nevery = 3", "select.every = 3: give this or chance, not both"),
-            ("cohort = 5\nchance = 0.5\nadaptive = 1.0", "give one of chance, every and adaptive"),
+            ("cohort = 5\nprobability = 0.5\nevery = 3", "select.every = 3: give this or chance, not both"),
+            ("cohort = 5\nprobability = 0.5\nadaptive = 1.0", "give one of chance, every and adaptive"),
             (
-                "cohort = 5\nchance = 1.5",
+                "cohort = 5\nprobability = 1.5",
                 "select.probability = 1.5: 1.5 is out of range; give a chance from 0 to 1",
             ),
-            ("cohort = 5\nchance = 0.5\nwindow = 3", "select.window = 3: only means something with adaptive"),
+            ("cohort = 5\nprobability = 0.5\nwindow = 3", "select.window = 3: only means something with adaptive"),
             ("cohort = 50", "larger than the fleet"),
-            ("cohort = 5\nover = 0.9", "give 1 or more"),
+            ("cohort = 5\nover_selection = 0.9", "give 1 or more"),
             ("cohort = 5\naround = { kind = \"unifrom\" }", "did you mean \"uniform\"?"),
         ] {
             let error = selector(ENTRY, text, 20).err().unwrap();

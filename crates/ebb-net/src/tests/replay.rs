@@ -82,7 +82,7 @@ fn settings(recipe: &str) -> Tree {
     let select = match recipe {
         "scaffold" => "cohort = 3",
         "e3cs" => "cohort = 2",
-        "fast" => "cohort = 2\nchance = 0.5",
+        "fast" => "cohort = 2\nprobability = 0.5",
         // Whoever is away is not probed by a server, and in simulation is waited for.
         "pow-d" => "cohort = 2\ncandidates = 3\namong = \"up\"",
         _ => "",
@@ -90,7 +90,7 @@ fn settings(recipe: &str) -> Tree {
     let text = format!(
         "recipe = \"{recipe}\"\n[data]\nkind = \"quadratic\"\ncentres = [[0.0, 1.0], [3.0, -1.0], [6.0, 2.0]]\nstart = [10.0, 0.0]\n\
          [world]\nscript = [{}]\nstep_s = 0.0\nupload_s = 0.0\ndeadline_s = {DEADLINE_S:?}\n\
-         patience_s = 100.0\nwhen_waited_for = \"never\"\n[select]\n{select}\n[local]\nrate = 0.1\nsteps = 3\n",
+         patience_s = 100.0\nwhen_waited_for = \"never\"\n[select]\n{select}\n[local]\nlearning_rate = 0.1\nsteps = 3\n",
         script()
     );
     Registry::standard().with_recipe(Tree::parse(&text, "played").unwrap()).unwrap()

@@ -123,7 +123,7 @@ mod tests {
             "bernoulli",
             &[
                 ("probability = 1.2", "probability = 1.2: 1.2 is out of range; give a chance from 0 to 1"),
-                ("", "chance: missing; give probability or classes"),
+                ("", "probability: missing; give probability or classes"),
                 (
                     "classes = [{ clients = 3, probability = 0.5 }]",
                     "classes = [{ probability = 0.5, clients = 3 }]: they hold 3 clients, but the data has 10",

@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn each_client_is_up_for_one_stretch_of_every_cycle() {
-        let played = up_by_round("cyclic", "cycle = 20\nchance = 0.37", 300, 60);
+        let played = up_by_round("cyclic", "cycle = 20\nprobability = 0.37", 300, 60);
         for idx in 0..300 {
             let up = |number: usize| played[number].get(idx);
             assert_eq!((0..20).filter(|&number| up(number)).count(), 7, "round(20 * 0.37)");
@@ -91,7 +91,7 @@ mod tests {
     fn stretches_are_rounded_to_whole_rounds() {
         for (share_up, n_up) in [(0.0, 0), (0.04, 0), (0.05, 1), (0.14, 1), (0.25, 3), (0.96, 10), (1.0, 10)]
         {
-            let played = up_by_round("cyclic", &format!("cycle = 10\nchance = {share_up}"), 1, 10);
+            let played = up_by_round("cyclic", &format!("cycle = 10\nprobability = {share_up}"), 1, 10);
             assert_eq!(played.iter().map(|up| up.count()).sum::<usize>(), n_up, "{share_up}");
         }
     }
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn stretches_begin_at_any_round_as_likely() {
         let n = 100_000;
-        for (number, up) in up_by_round("cyclic", "cycle = 10\nchance = 0.1", n, 10).iter().enumerate() {
+        for (number, up) in up_by_round("cyclic", "cycle = 10\nprobability = 0.1", n, 10).iter().enumerate() {
             let share = up.count() as f64 / n as f64;
             assert!((share - 0.1).abs() < 5.0 * (0.09 / n as f64).sqrt(), "round {number}: {share}");
         }
@@ -110,8 +110,8 @@ mod tests {
         check_refused(
             "cyclic",
             &[
-                ("cycle = 0\nchance = 0.1", "cycle = 0: expected a whole number from 1 to 4294967295"),
-                ("cycle = 5", "chance: missing; give one of probability, classes and by_labels"),
+                ("cycle = 0\nprobability = 0.1", "cycle = 0: expected a whole number from 1 to 4294967295"),
+                ("cycle = 5", "probability: missing; give one of probability, classes and by_labels"),
             ],
         );
     }

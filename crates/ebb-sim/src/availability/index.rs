@@ -461,7 +461,7 @@ mod tests {
         check_refused(
             "index",
             &[
-                ("", "law: missing; it has no default"),
+                ("", "distribution: missing; it has no default"),
                 (
                     "distribution = \"bata\"",
                     "distribution = \"bata\": unknown value; did you mean \"beta\"? known values: beta, gamma, weibull",

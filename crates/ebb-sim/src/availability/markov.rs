@@ -179,8 +179,8 @@ mod tests {
         // The last needs more than certainty to go, so it goes at once and comes less often.
         for (text, share, eigenvalue) in [
             ("probability = 0.1", 0.1, 1.0 - 0.05 - 0.45),
-            ("down_to_up = 0.2\nchance = 0.8", 0.8, 1.0 - 0.2 - 0.05),
-            ("down_to_up = 0.1\ngoes = 0.3", 0.25, 1.0 - 0.1 - 0.3),
+            ("down_to_up = 0.2\nprobability = 0.8", 0.8, 1.0 - 0.2 - 0.05),
+            ("down_to_up = 0.1\nup_to_down = 0.3", 0.25, 1.0 - 0.1 - 0.3),
             ("probability = 0.01", 0.01, -1.0 / 99.0),
         ] {
             let played = up_by_round("markov", text, n_clients, n_rounds);
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn the_true_probability_is_the_share_of_the_rounds() {
         for (text, probability) in
-            [("probability = 0.1", 0.1), ("down_to_up = 0.1\ngoes = 0.3", 0.25), ("probability = 0.0", 0.0)]
+            [("probability = 0.1", 0.1), ("down_to_up = 0.1\nup_to_down = 0.3", 0.25), ("probability = 0.0", 0.0)]
         {
             let world = build("markov", text, 3).unwrap();
             let found = world.oracle_probability(ClientId::new(2)).unwrap();
@@ -247,14 +247,14 @@ mod tests {
         check_refused(
             "markov",
             &[
-                ("", "chance: missing; give one of probability, classes and by_labels"),
+                ("", "probability: missing; give one of probability, classes and by_labels"),
                 (
-                    "down_to_up = 0.0\nchance = 0.5",
+                    "down_to_up = 0.0\nprobability = 0.5",
                     "down_to_up = 0.0: nobody would ever come; give a chance above 0",
                 ),
                 ("up_to_down = 1.5", "up_to_down = 1.5: 1.5 is out of range; give a chance from 0 to 1"),
                 (
-                    "up_to_down = 0.5\nchance = 0.5",
+                    "up_to_down = 0.5\nprobability = 0.5",
                     "up_to_down = 0.5: give goes, or the share of time that it follows from, not both",
                 ),
                 (

@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn whoever_took_part_rests() {
         for (rounds, probability) in [(0, 1.0), (3, 1.0), (3, 0.4)] {
-            let text = format!("rounds = {rounds}\nchance = {probability}");
+            let text = format!("rounds = {rounds}\nprobability = {probability}");
             let mut world = build("min-separation", &text, 70).unwrap();
             let mut last = vec![None::<u32>; 70];
             let mut up = Bits::new(70);
@@ -117,7 +117,7 @@ mod tests {
             &[
                 ("", "rounds: missing; it has no default"),
                 (
-                    "rounds = 2\nchance = 0.5\nclasses = []",
+                    "rounds = 2\nprobability = 0.5\nclasses = []",
                     "classes = []: give probability or classes, not both",
                 ),
             ],

@@ -190,17 +190,17 @@ mod tests {
     #[test]
     fn probabilities_rise_and_fall_as_the_formulas_say() {
         check(
-            "shape = \"sine\"\nchance = 0.5\ndepth = 0.3",
+            "shape = \"sine\"\nprobability = 0.5\ndepth = 0.3",
             &[(0, 0.35), (5, 0.5), (10, 0.35), (15, 0.2), (20, 0.35), (35, 0.2)],
         );
         check("probability = 1.0\ndepth = 0.1\nperiod = 4", &[(0, 0.9), (1, 1.0), (3, 0.8), (40, 0.9)]);
         check(
-            "shape = \"staircase\"\nchance = 0.5",
+            "shape = \"staircase\"\nprobability = 0.5",
             &[(0, 0.5), (9, 0.5), (10, 0.2), (19, 0.2), (20, 0.5), (39, 0.2)],
         );
         // 0.2 times 0.4 is below 0.1, and 0.2 times 0.7 is not.
         check(
-            "shape = \"interleaved\"\nchance = 0.2",
+            "shape = \"interleaved\"\nprobability = 0.2",
             &[(0, 0.14), (5, 0.2), (10, 0.14), (14, 0.0), (15, 0.0), (16, 0.0), (25, 0.2)],
         );
     }
@@ -211,15 +211,15 @@ mod tests {
             "non-stationary",
             &[
                 (
-                    "shape = \"sinus\"\nchance = 0.5",
+                    "shape = \"sinus\"\nprobability = 0.5",
                     "shape = \"sinus\": unknown value; did you mean \"sine\"? known values: sine, staircase, interleaved",
                 ),
                 (
-                    "low = 0.5\nchance = 0.5",
-                    "low = 0.5: unknown key; keys of kind \"non-stationary\": chance, classes, period, depth",
+                    "low = 0.5\nprobability = 0.5",
+                    "low = 0.5: unknown key; keys of kind \"non-stationary\": probability, classes, period, depth",
                 ),
-                ("depth = 2.0\nchance = 0.5", "depth = 2.0: 2 is out of range; give a chance from 0 to 1"),
-                ("", "chance: missing; give one of probability, classes and by_labels"),
+                ("depth = 2.0\nprobability = 0.5", "depth = 2.0: 2 is out of range; give a chance from 0 to 1"),
+                ("", "probability: missing; give one of probability, classes and by_labels"),
             ],
         );
     }

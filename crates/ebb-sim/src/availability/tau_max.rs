@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn numbers_of_rounds_have_the_published_distribution() {
         let n = 50_000;
-        let calendar = calendar("tau = 8\ndeviation = 3.0", n);
+        let calendar = calendar("tau = 8\nstd = 3.0", n);
         // P(|z| < 0.5), P(0.5 < |z| < 5/6), P(|z| > 2.5) of a standard normal z.
         for (every, probability) in [(1, 0.382_925), (2, 0.212_415), (8, 0.012_419)] {
             let count = calendar.iter().filter(|days| days[1] - days[0] == every).count();

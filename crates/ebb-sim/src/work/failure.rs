@@ -128,7 +128,7 @@ classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
 
     #[test]
     fn each_client_does_its_own_part_of_what_is_requested() {
-        let model = build("kind = \"failure\"\nsuccess = 0.5\nleast = 1", 5).unwrap();
+        let model = build("kind = \"failure\"\nsuccess = 0.5\nmin_epochs = 1", 5).unwrap();
         let mut own = [None; 100];
         for row in play(model.as_ref(), 60, 4) {
             for (own, done) in own.iter_mut().zip(row) {
@@ -141,7 +141,7 @@ classes = [{ clients = 25, success = 0.1 }, { clients = 25, success = 0.3 },
             // 25 expected, standard deviation 4.3.
             assert!((8..=42).contains(&count), "{count} clients do {passes}");
         }
-        let all = build("kind = \"failure\"\nsuccess = 1.0\nleast = 9", 5).unwrap();
+        let all = build("kind = \"failure\"\nsuccess = 1.0\nmin_epochs = 9", 5).unwrap();
         assert_eq!(play(all.as_ref(), 1, 4)[0], [Some(4); 100], "no more than is asked");
     }
 

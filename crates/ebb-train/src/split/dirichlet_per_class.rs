@@ -159,7 +159,7 @@ mod tests {
     fn settings_beyond_reason_are_refused() {
         let labels = labels(10, 1000);
         let check = |text: &str, expected: &str| refused(text, &labels, 10, 101, expected);
-        check(&kind(0.1, ""), "least: 101 x 10 samples, but there are 1000; give at most 9");
+        check(&kind(0.1, ""), "min_samples: 101 x 10 samples, but there are 1000; give at most 9");
         check(&kind(0.1, "draws = 10001"), "draws = 10001: give at most 10000");
         check(&kind(1e7, ""), "alpha = 10000000.0: give a number from 0.000001 to 1000000");
     }

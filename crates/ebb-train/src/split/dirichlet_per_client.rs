@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn every_sample_is_assigned_and_small_clients_are_topped_up() {
         let labels = labels(10, 2000);
-        let split = split_of(&format!("{}\nleast = 18", kind(0.01)), &labels, 10, 100, 1);
+        let split = split_of(&format!("{}\nmin_samples = 18", kind(0.01)), &labels, 10, 100, 1);
         assert!(split.train.iter().all(|list| list.len() >= 18));
         assert_eq!(split.train.iter().map(Vec::len).sum::<usize>(), 2000);
         let remark = &split.remarks[0];
@@ -139,7 +139,7 @@ mod tests {
         );
         check(&kind(1e-7), "alpha = 0.0000001: give a number from 0.000001 to 1000000");
         check(
-            &format!("{}\nleast = 11", kind(0.1)),
+            &format!("{}\nmin_samples = 11", kind(0.1)),
             "min_samples = 11: 100 x 11 samples, but there are 1000; give at most 10",
         );
         check(

@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn drawn_sizes_become_as_small_as_they_must() {
-        let text = format!("{KIND}\n[data.sizes]\nkind = \"pareto\"\nleast = 50\nmost = 2000");
+        let text = format!("{KIND}\n[data.sizes]\nkind = \"pareto\"\nmin_samples = 50\nmax_samples = 2000");
         let labels = labels(10, 6000);
         let split = split_of(&text, &labels, 10, 20, 1);
         let size = |client: usize| split.train[client].len() + split.held_out[client].len();

@@ -70,11 +70,11 @@ const KINDS: &[(&str, &[&str])] = &[
     ("one-label", &["", "held_out = 0.3"]),
     (
         "dirichlet-per-client",
-        &["alpha = 0.1", "alpha = 0.000001\nleast = 3", "alpha = 100000.0\nheld_out = 0.2"],
+        &["alpha = 0.1", "alpha = 0.000001\nmin_samples = 3", "alpha = 100000.0\nheld_out = 0.2"],
     ),
     (
         "dirichlet-per-class",
-        &["alpha = 0.1", "alpha = 0.000001\nleast = 3\ndraws = 2", "alpha = 10.0\nheld_out = 0.2"],
+        &["alpha = 0.1", "alpha = 0.000001\nmin_samples = 3\ndraws = 2", "alpha = 10.0\nheld_out = 0.2"],
     ),
     ("classes", &["", "per_client = 1", "per_client = 3\nheld_out = 0.1"]),
 ];
@@ -83,8 +83,8 @@ const KINDS: &[(&str, &[&str])] = &[
 const SIZES: &[&str] = &[
     "",
     "[data]\nsamples = 4",
-    "[data.sizes]\nkind = \"pareto\"\nleast = 1\nmost = 100",
-    "[data.sizes]\nkind = \"log-normal\"\nleast = 1\nlog_mean = 2.0",
+    "[data.sizes]\nkind = \"pareto\"\nmin_samples = 1\nmax_samples = 100",
+    "[data.sizes]\nkind = \"log-normal\"\nmin_samples = 1\nlog_mean = 2.0",
 ];
 
 /// Labels of which some are rare, and a number of clients.
@@ -190,7 +190,7 @@ fn every_example_can_be_split() {
 fn sizes_do_not_depend_on_the_split() {
     let labels = labels(10, 60_000);
     let sizes = |kind: &str| {
-        let text = format!("[data.split]\nkind = \"{kind}\"\n[data.sizes]\nkind = \"pareto\"\nmost = 500");
+        let text = format!("[data.split]\nkind = \"{kind}\"\n[data.sizes]\nkind = \"pareto\"\nmax_samples = 500");
         split_of(&text, &labels, 10, 20, 1).train.iter().map(Vec::len).collect::<Vec<_>>()
     };
     assert!(sizes("iid") == sizes("classes") && sizes("iid") == sizes("one-label"));

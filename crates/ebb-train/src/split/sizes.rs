@@ -278,12 +278,12 @@ mod tests {
                 "a.toml:3:15: data.sizes.samples[1] = 0: expected a whole number from 1 to 4294967295",
             ),
             (
-                "kind = \"pareto\"\nmost = 10",
+                "kind = \"pareto\"\nmax_samples = 10",
                 None,
                 "a.toml:3:1: data.sizes.max_samples = 10: below min_samples = 50; give at least that",
             ),
             (
-                "kind = \"log-normal\"\nleast = 3000",
+                "kind = \"log-normal\"\nmin_samples = 3000",
                 None,
                 "a.toml:1:7: data.sizes.max_samples: below min_samples = 3000; give at least that",
             ),

@@ -96,7 +96,7 @@ fn weights_grow_as_worked_out() {
         ([3, 4], [0.0, 0.0, libm::log(2.0), 1.761_294_361, libm::log(32.0)]),
         ([0, 4], [libm::log(2.356_418_442), 0.0, libm::log(2.0), libm::log(4.0), libm::log(32.0)]),
     ] {
-        let mut e3cs = weighted("cohort = 2\nrate = 0.5", &logs(&[1.0, 1.0, 2.0, 4.0, 32.0]));
+        let mut e3cs = weighted("cohort = 2\nlearning_rate = 0.5", &logs(&[1.0, 1.0, 2.0, 4.0, 32.0]));
         let probabilities = probabilities(&mut e3cs, 2, 0.1);
         let selected = asked.map(|idx| Selected {
             client: ClientId::new(idx),
@@ -263,7 +263,7 @@ fn inc_is_without_a_quota_in_the_first_quarter() {
 #[test]
 fn the_best_learning_rate_is_the_theorems() {
     for (quota, expected) in [(0.0, 0.095_971), (0.5, 0.135_723), (0.8, 0.214_597)] {
-        let e3cs = e3cs(&format!("cohort = 20\nquota = {quota}\nrate = \"optimal\""), 100, 2500);
+        let e3cs = e3cs(&format!("cohort = 20\nquota = {quota}\nlearning_rate = \"optimal\""), 100, 2500);
         assert!((e3cs.eta - expected).abs() < 5e-7, "{}, not {expected}", e3cs.eta);
     }
 }
@@ -406,11 +406,11 @@ fn wrong_settings_are_answered_with_the_remedy() {
         ),
         ("cohort = 40", "a.toml:2:1: select.cohort = 40: larger than the fleet; give at most its 30 clients"),
         (
-            "cohort = 5\nrate = 1.0",
+            "cohort = 5\nlearning_rate = 1.0",
             "a.toml:3:1: select.learning_rate = 1.0: give a number above 0 and below 1, or \"optimal\"",
         ),
         (
-            "cohort = 5\nrate = 0.0",
+            "cohort = 5\nlearning_rate = 0.0",
             "a.toml:3:1: select.learning_rate = 0.0: give a number above 0 and below 1, or \"optimal\"",
         ),
         (
@@ -427,7 +427,7 @@ fn wrong_settings_are_answered_with_the_remedy() {
     }
     for (text, expected) in [
         (
-            "cohort = 1\nquota = 0.0\nrate = \"optimal\"",
+            "cohort = 1\nquota = 0.0\nlearning_rate = \"optimal\"",
             "a.toml:4:1: select.learning_rate = \"optimal\": for 100 rounds it would be 1.01, and must be below 1; give more rounds, or a rate",
         ),
         ("cohort = 0", "a.toml:2:1: select.cohort = 0: expected a whole number of at least 1"),
@@ -436,7 +436,7 @@ fn wrong_settings_are_answered_with_the_remedy() {
             "a.toml:3:1: select.quota = \"ink\": expected a number from 0 to 1, \"inc\", { linear = [0.0, 1.0] } or rounds with their quotas: [[1, 0.0], [50, 1.0]]",
         ),
         (
-            "cohort = 5\nrate = \"fast\"",
+            "cohort = 5\nlearning_rate = \"fast\"",
             "a.toml:3:1: select.learning_rate = \"fast\": expected a number above 0 and below 1, or \"optimal\"",
         ),
         (

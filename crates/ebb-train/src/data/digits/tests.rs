@@ -111,7 +111,7 @@ fn nonsense_is_refused() {
     );
     refused(
         "clients = 3\ntest = 3",
-        "4:1: data.test = 3: unknown key; keys of kind \"digits\": clients, train_samples, test_samples, samples, \
+        "4:1: data.test = 3: unknown key; did you mean \"test_on\"? keys of kind \"digits\": clients, train_samples, test_samples, samples, \
          noise, test_on, seed, split, sizes",
     );
 }
