@@ -1,4 +1,4 @@
-// Opens reports in a browser and checks what a reader would see: light and dark, at a desk and on a phone.
+// Opens reports in a browser and checks what a reader sees: light and dark, on a wide screen and on a phone.
 //
 //     npm --prefix scripts/browser ci
 //     node scripts/browser/report.test.mjs REPORT.html...
