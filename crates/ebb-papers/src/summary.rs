@@ -7,7 +7,7 @@ use crate::verdict::{self, ClaimVerdict, Outcome, Results};
 
 /// The rule by which claims are decided.
 pub const RULE: &str = "Held, or reversed: the whole 95 % interval of the difference, paired by seed, is on one side. Tied: it is not. \
-                        Where a claim has a margin, such as half a point, the margin is ours.";
+                        Margins of claims, such as half a point, are ours.";
 
 /// A paper and our results at both scales.
 pub struct PaperResults<'p> {
@@ -43,11 +43,11 @@ and compares its published numbers and each claim with ours.
             let _ = writeln!(page, "| {} | {} | {small} | {large} |", ids.join(" "), item.title);
         }
     }
-    page.push_str("\nThe same runs, so no evidence of their own, at small scale:\n\n");
+    page.push_str("\nItems with the same runs at small scale, which are not independent evidence:\n\n");
     for shared in all.iter().flat_map(|paper_results| shared_runs(paper_results.paper)) {
         let _ = writeln!(page, "- {shared}");
     }
-    page.push_str("\nWhat was reversed, and where:\n\n");
+    page.push_str("\nReversed claims:\n\n");
     for PaperResults { paper, results } in all {
         for item in &paper.items {
             for scale in [Scale::Small, Scale::Paper] {
@@ -60,7 +60,7 @@ and compares its published numbers and each claim with ours.
                         };
                         let _ = writeln!(
                             page,
-                            "- `{name}/{id}`, {scale}: {} {}{notes}.",
+                            "- `{name}/{id}`, {scale}: {}\n  {}{notes}.",
                             one.claim, one.difference
                         );
                     }
@@ -69,9 +69,10 @@ and compares its published numbers and each claim with ours.
         }
     }
     page.push_str(
-        "\nMore of each study, and why some claims do not come out: [friends](fdms.md), [selection](e3cs.md), [half-done work](flex-schemes.md),
-[newcomers](flex-arrivals.md), [leavers](flex-departures.md), [snapshots](fast.md); no paper's, but ours: [twelve recipes on four worlds](field.md),
-[four recipes over a network](network.md), [replays of real runs](replay.md).\n",
+        "\nThe studies in full, with explanations where claims do not hold: [friends](fdms.md), [client selection](e3cs.md),
+[partial work](flex-schemes.md), [arrivals](flex-arrivals.md), [departures](flex-departures.md), [snapshots](fast.md).
+Studies of our own: [twelve recipes on four worlds](field.md), [four recipes over a network](network.md),
+[replays of real runs](replay.md).\n",
     );
     page
 }

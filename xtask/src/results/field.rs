@@ -355,7 +355,8 @@ csv = \"{}.csv\"
     Ok(Some(text))
 }
 
-/// The pair of learning rates with the highest mean at the end; ties go to the first. `None` until all are run.
+/// The pair of learning rates with the highest mean at the end; ties go to the first. `None` until all are
+/// run.
 fn best<'t>(task: &'t Task, study: &Study, method: &str) -> Option<(&'t str, &'static str)> {
     let n_seeds = task.tuning_seeds.split(',').count();
     let mut best: Option<(f64, (&str, &str))> = None;

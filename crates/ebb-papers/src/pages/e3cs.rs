@@ -332,8 +332,8 @@ const END: [Claim; 7] = [
 fn write_verdicts(page: &mut String) -> Result<(), Box<dyn Error>> {
     writeln!(
         page,
-        "\n## What the paper claims\n\nFashion-MNIST, FedAvg, differences paired by seed with the 95 % interval of their mean and the number of pairs, in rounds until 65 % and in points at the end. *Held* or
-*reversed*: the whole interval is on one side; *tied*: it is not.\n\n| claim | iid | | not iid | |\n|---|---|---|---|---|"
+        "\n## What the paper claims\n\nFashion-MNIST, FedAvg. Differences are paired by seed, with the 95 % interval of their mean and the number of pairs, in
+rounds until 65 % and in points at the end. *Held* or *reversed*: the whole interval is on one side; *tied*: it is not.\n\n| claim | iid | | not iid | |\n|---|---|---|---|---|"
     )?;
     let studies = [read("fashion-iid")?, read("fashion")?];
     let mut row = |claim: Claim, column: &str, format_difference: &dyn Fn(Option<Estimate>) -> String| {
@@ -395,9 +395,10 @@ fn write_explanation(page: &mut String, study: &Study) -> Result<(), Box<dyn Err
     let n_selected = 100.0 - n_never / 100.0;
     writeln!(
         page,
-        "\n**Where ends differ from the paper's, not iid.** FedCS, which selects the same {n_selected} clients in every round, should end lowest. Here it has not been overtaken \
-         by round 400, and no method has converged: from round 100 to the end Random gains \
-         {:.1} points and FedCS {:.1}. {fast_ratio:.0} % of the clients that FedCS selects respond, {ratio:.0} % of Random's, so its model moves further in a round.",
+        "\n**Where ends differ from the paper's, not iid.** FedCS, which selects the same {n_selected} clients in every round, should
+end lowest. Here it has not been overtaken by round 400, and no method has converged: from round 100 to the end Random
+gains {:.1} points and FedCS {:.1}. {fast_ratio:.0} % of the clients that FedCS selects respond, {ratio:.0} % of Random's,
+so its model moves further in a round.",
         end - early,
         fast_end - fast_early,
     )?;
@@ -437,7 +438,8 @@ fn write_small(page: &mut String) -> Result<(), Box<dyn Error>> {
     if let Some(fedcs) = end("FedCS").filter(|fedcs| *fedcs < lowest) {
         writeln!(
             page,
-            "At small scale, not iid, FedCS does end lowest: {fedcs:.1} % against {lowest:.1} % and more (`ebbflow reproduce e3cs/table-2 --scale small`)."
+            "At small scale, not iid, FedCS does end lowest: {fedcs:.1} % against {lowest:.1} % and more
+(`ebbflow reproduce e3cs/table-2 --scale small`)."
         )?;
     }
     Ok(())

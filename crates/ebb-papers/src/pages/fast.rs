@@ -178,10 +178,11 @@ from seed to seed. Accuracies of one method vary by .03 to .07 between seeds, as
 ones are single runs. The main claim does hold: arbitrary participation costs 6 to 17 points, and snapshots in half of
 the rounds regain 7 to 9 of them under Beta and Gamma.
 
-**Why there are fewer snapshots.** While q does not reach 1 it is lambda times how far the training accuracy lies below its highest so far. With the paper's network and lambda 7 a share of {snapshots:.3} of the rounds are snapshots here (below), so that it lies some {:.3} below on average;
-the published traces of q imply .04 to .06 with lambda 7 and .06 to .09 with lambda 1. Our training accuracy is a mean
-over ten mini-batches of a client. Theirs is one over the about five that their program takes since the client's last
-epoch, and so varies more.
+**Why there are fewer snapshots.** While q is below 1, it is lambda times the distance of the training accuracy
+from its highest value so far. With the paper's network and lambda 7, a share of {snapshots:.3} of the rounds are snapshots
+here (below), so that this distance is some {:.3} on average. The published traces of q imply .04 to .06 with lambda 7
+and .06 to .09 with lambda 1. Our training accuracy is a mean over ten mini-batches of a client. Theirs is one over the
+about five that their program takes since the client's last epoch, and so varies more.
 With fewer snapshots, adaptive 7 ends 2 to 4 points below q .5 with alpha .05.
 ",
         snapshots / 7.0

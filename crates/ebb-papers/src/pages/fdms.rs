@@ -354,9 +354,8 @@ fn write_imbalance(page: &mut String) -> Result<(), Box<dyn Error>> {
         page,
         "\nAt 7 in 10 absent, Dropout has little to lose: six of twenty clients respond and no cluster is missing, so that one
 cluster responds twice and four once. The plain mean is then nearly even over the clusters. The mean squared distance of
-the clusters' shares from a fifth each,
-summed over the five and over all draws the protocol allows, is {} at 3 in 10, {} at half, {} at 7 in 10 absent: the order of
-FDMS's gain over Dropout at the end on MNIST.",
+the clusters' shares from a fifth each, summed over the five, is on average over all draws that the protocol allows
+{} at 3 in 10, {} at half, {} at 7 in 10 absent: the order of FDMS's gain over Dropout at the end on MNIST.",
         unevenness[0], unevenness[1], unevenness[2]
     )?;
     Ok(())
@@ -533,7 +532,8 @@ columns are the difference that the authors' way makes.\n
         });
         writeln!(
             page,
-            "\nHeld out from one class, {claim}: {} at round 50, {} at the end.",
+            "\nHeld out from one class, {claim}:
+{} at round 50, {} at the end.",
             verdicts[0], verdicts[1]
         )?;
     }
@@ -600,8 +600,8 @@ fn write_races(page: &mut String) -> Result<(), Box<dyn Error>> {
     let stretches = ["2-50", "51-100", "101-200", "201-300", "301-400", "401-500"];
     writeln!(
         page,
-        "\n## Races\n\nCIFAR-10, half absent, 500 rounds, the authors' constants: K = 20, T = 500, B_max = 3,
-p = .01, beta = .5, delta_f = .01. Pairs compared a round, of 45 among ten clients that respond. Similarities lie between 0 and 1, so nothing can be
+        "\n## Races\n\nCIFAR-10, half absent, 500 rounds, the authors' constants: K = 20, T = 500, B_max = 3, p = .01, beta = .5, delta_f =
+.01. Pairs compared a round, of 45 among ten clients that respond. Similarities lie between 0 and 1, so nothing can be
 dropped while the threshold is above 1.\n"
     )?;
     writeln!(
@@ -635,10 +635,10 @@ dropped while the threshold is above 1.\n"
     }
     writeln!(
         page,
-        "\nThe differences are zero to the bit: on these clusters races never drop the one that would have been chosen, so that the same friend
-stands in, and only pairs within a cluster are left, 7.5 of 45 in the mean. All fall as soon as their threshold lets them, the smaller the
-threshold the sooner. The published accuracies with races are those of plain FDMS, for the authors' code counts pairs and drops none; these
-are of runs that compare no others."
+        "\nThe differences are zero to the bit: on these clusters races never drop the client that would have been chosen, so that
+the same friend stands in. Only pairs within a cluster are left, 7.5 of 45 on average. All counts fall as soon as their
+threshold permits, the smaller the threshold the sooner. The published accuracies with races are those of plain FDMS,
+because the authors' code counts pairs and drops none. Ours are of runs that compare no other pairs."
     )?;
     Ok(())
 }

@@ -150,9 +150,9 @@ others, and A's factor N / K makes up for them, while partial work shortens the 
     };
     writeln!(
         page,
-        "On MNIST, iid, it is the same, and B only slower: with 8 traces B has {} in its last ten rounds, which A had after 50 ({}), at a
-learning rate that falls as one over the round. The paper's gains of ten points there were not reproduced.
-It does not explain why A was so bad in its runs.",
+        "On MNIST, iid, it is the same, and B is only slower: with 8 traces B has {}
+in its last ten rounds, which A had after 50 ({}), at a learning rate that falls as one over the round.
+The paper's gains of ten points there were not reproduced. It does not explain why A was so bad in its runs.",
         of("scheme-b", END_COLUMN),
         of("scheme-a", "accuracy@50"),
     )?;

@@ -41,7 +41,8 @@ fn together(side: usize, threads: NonZeroUsize) -> f64 {
 fn multiply(left: &[f32], right: &[f32], product: &mut [f32], side: usize) {
     assert!([left.len(), right.len(), product.len()] == [side * side; 3], "square matrices");
     let (row, column) = (side as isize, 1);
-    // SAFETY: with these strides only the first side * side floats of each are touched, and all three have them.
+    // SAFETY: with these strides only the first side * side floats of each are accessed, and all three have
+    // that many.
     unsafe {
         gemm::gemm(
             side,
