@@ -365,7 +365,7 @@ c,1,1,0.5,,120,rounds,\nc,1,2,,,7,diverged,\nc,1,3,0.7,,120,rounds,
     }
 
     #[test]
-    fn a_run_that_lost_its_model_has_an_accuracy_of_0() {
+    fn a_diverged_run_has_an_accuracy_of_0() {
         let study = Study::parse(CSV).unwrap();
         let at = [("k", "1")];
         assert_eq!(

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_not_seen() {
+    fn values_that_are_not_finite_do_not_count_for_the_span() {
         assert_eq!(span([f64::NAN, 2.0, f64::INFINITY, -1.0, 1e101]), Some((-1.0, 2.0)));
         assert_eq!(span([f64::NAN]), None);
     }

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let draw = |bars: &Bars| bars.draw(Theme::Light, Size::default()).map(|_| ());
         assert_eq!(draw(&Bars::default()), Err(PlotError::nothing("")));
         assert_eq!(draw(&bars(&[&[f64::NAN]])), Err(PlotError::nothing("Accuracy")));

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let draw = |values: &[f64]| {
             let series = vec![BoxSeries { name: "s".into(), values: vec![values.to_vec()] }];
             Boxes { groups: vec!["g".into()], series, ..Boxes::default() }

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let draw = |map: &HeatMap| map.draw(Theme::Dark, Size::default()).map(|_| ());
         assert_eq!(draw(&HeatMap::default()), Err(PlotError::nothing("")));
         assert_eq!(draw(&map(&[&[f64::NAN]])), Err(PlotError::nothing("Similarity")));

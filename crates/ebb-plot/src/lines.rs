@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_a_gap() {
+    fn values_that_are_not_finite_are_gaps() {
         let text = drawn(&lines(&[&[1.0, 2.0, GAP, 4.0, f64::INFINITY, 3.0, 2.0, 1.0]]));
         let lengths: Vec<_> = runs(&text).iter().map(Vec::len).collect();
         assert_eq!(lengths, [2, 3]);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let draw = |lines: &Lines| lines.draw(Theme::Dark, Size::default()).map(|_| ());
         let nothing = Err(PlotError::nothing("Loss"));
         assert_eq!(draw(&lines(&[])), nothing);

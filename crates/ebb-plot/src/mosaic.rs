@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let draw = |mosaic: &Mosaic| mosaic.draw(Theme::Dark, Size::default()).map(|_| ());
         assert_eq!(draw(&Mosaic::default()), Err(PlotError::nothing("")));
         assert_eq!(draw(&mosaic(&[&[0, 0]])), Err(PlotError::nothing("Who holds what")));

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_and_what_is_around_them_come_apart() {
+    fn cells_and_frame_can_be_drawn_separately() {
         let whole = raster(&["uul.", "...."]);
         let frame = whole.frame(Theme::Light, Size::default()).unwrap();
         let drawn = whole.draw(Theme::Light, Size::default()).unwrap();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let draw = |raster: &Raster| raster.draw(Theme::Dark, Size::default()).map(|_| ());
         assert_eq!(draw(&Raster::default()), Err(PlotError::nothing("")));
         assert_eq!(draw(&raster(&[""])), Err(PlotError::nothing("Availability")));

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let png = |sheet: &ContactSheet| sheet.png(Theme::Dark).map(|_| ());
         let good = sheet(Channels::Grey, &[&[1, 2]]);
         assert_eq!(png(&good), Ok(()));

@@ -33,8 +33,8 @@ use plots::{Plot, XAxis};
 const MAX_FULL_GROUPS: usize = 6;
 
 /// Shown where a page leaves out plots.
-const FEWER_PLOTS_NOTE: &str = "This page has many groups. It leaves out curves against time and bytes, client similarity and \
-                                participation. A report on some of the runs has them.";
+const FEWER_PLOTS_NOTE: &str = "This page has many groups. It leaves out curves against time and bytes, client \
+                                similarity and participation. A report on some of the runs has them.";
 
 /// Why there is no report.
 #[derive(Debug)]

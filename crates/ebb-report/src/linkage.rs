@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn two_blocks_that_were_interleaved_stand_side_by_side() {
+    fn two_interleaved_blocks_are_put_in_order() {
         let apart = |one: usize, other: usize| if one % 2 == other % 2 { 0.1 } else { 0.9 };
         assert_eq!(order(8, apart), [0, 2, 4, 6, 1, 3, 5, 7]);
         let three = |one: usize, other: usize| if one % 3 == other % 3 { 0.2 } else { 0.8 };

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_runs_in_small_and_growth_is_per_value() {
+    fn quick_sizes_run_and_growth_is_per_value() {
         let measurements = measure(&Args { repeats: 1, quick: true }).unwrap();
         assert_eq!(measurements.rows.iter().map(|row| row.n_values).collect::<Vec<_>>(), QUICK);
         let row =

@@ -49,7 +49,7 @@ fn no_dependency_needs_a_newer_rust_than_is_promised() {
 }
 
 #[test]
-fn releases_check_the_arithmetic_on_what_others_sent() {
+fn releases_check_arithmetic_on_foreign_input() {
     let unchecked = READ_OTHERS
         .iter()
         .filter(|name| workspace_table(&format!("profile.release.package.{name}.overflow-checks")) != "true");
