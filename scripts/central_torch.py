@@ -64,7 +64,7 @@ def lenet():
     return nn.Sequential(*pooled(3, 6), *pooled(6, 16), nn.Flatten(), *dense)
 
 
-# What to read, its mean and deviation for scaling, the network, the optimiser, epochs, seeds.
+# The data, their mean and standard deviation for scaling, the network, the optimiser, epochs and seeds.
 STUDIES = {
     "mnist": (mnist, 0.1307, 0.3081, mnist_cnn, {"lr": 0.05}, 5, range(1, 11)),
     "cifar": (cifar, 0.5, 0.5, lenet, {"lr": 0.01, "momentum": 0.9}, 15, range(1, 6)),
@@ -79,7 +79,7 @@ def scaled(images, labels, mean, deviation):
 def train(model, optimiser, epochs, images, labels):
     optimiser = torch.optim.SGD(model.parameters(), **optimiser)
     for _ in range(epochs):
-        # The last batch holds what is left.
+        # The last batch holds the remaining samples.
         for batch in torch.randperm(len(labels)).split(BATCH):
             optimiser.zero_grad()
             F.cross_entropy(model(images[batch]), labels[batch]).backward()
@@ -87,7 +87,7 @@ def train(model, optimiser, epochs, images, labels):
 
 
 @torch.no_grad()
-def judge(model, images, labels):
+def evaluate(model, images, labels):
     scores = torch.cat([model(some) for some in images.split(1000)])
     right = (scores.argmax(1) == labels).double().mean()
     return float(right), float(F.cross_entropy(scores.double(), labels))
@@ -106,7 +106,7 @@ def main():
         torch.manual_seed(seed)
         model = network()
         train(model, optimiser, epochs, *data)
-        accuracy, loss = judge(model, *tests)
+        accuracy, loss = evaluate(model, *tests)
         with path.open("a") as file:
             file.write(f"{seed},{accuracy:.4f},{loss:.6f},{torch.__version__}\n")
         print(sys.argv[1], "seed", seed, accuracy, loss, flush=True)

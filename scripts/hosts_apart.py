@@ -1,10 +1,11 @@
-"""Follows docs/deploy.md word by word on hosts that are network and process namespaces of this machine, a slow and lossy network apart.
+"""Executes docs/deploy.md on hosts that are namespaces of this machine, connected by a slow and lossy network.
 
     sudo python3 scripts/hosts_apart.py target/release/ebbflow [--delay 0.1] [--loss 0.02] [--cut 120] [--rounds 100]
 
-Needs Linux, root, and nothing else. Blocks of the guide that begin with "# on HOST" are run there, in a folder of their own; scp copies between these
-folders. Packets between hosts go through TUN devices that this program carries from one to another: each way takes --delay seconds, and a share of --loss never arrives.
-Once all clients are in and rounds go on, the host of three clients is cut off for --cut seconds. It succeeds if everything in the guide did.
+Needs Linux, root, and nothing else. Blocks of the guide that begin with "# on HOST" run on that host,
+in its own folder; scp copies between these folders. This program carries packets from one host's TUN device to
+another's: each way takes --delay seconds, and a share of --loss is dropped. Once all clients are connected and rounds
+go on, the host of three clients is disconnected for --cut seconds. Succeeds if every command of the guide does.
 """
 import argparse, ctypes, fcntl, heapq, os, random, re, select, shutil, struct, subprocess, sys, tempfile, threading, time
 
@@ -54,7 +55,7 @@ def open_tun():
 
 
 def in_network(pid, what):
-    """Does it in the network of a process, and comes back."""
+    """Calls `what` in the network of a process."""
     own, theirs = os.open("/proc/self/ns/net", os.O_RDONLY), os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
     try:
         enter(theirs)
@@ -77,19 +78,19 @@ def wait_for(what, seconds=60):
         except FileNotFoundError:
             pass
         time.sleep(0.05)
-    sys.exit(f"waited {seconds} s in vain")
+    sys.exit(f"still waiting after {seconds} s")
 
 
 def says(wanted, terminal, log):
-    """Whether a program said it; one that ended before it did has failed."""
+    """Whether a program printed the text; if it ended without it, the trial fails."""
     code, said = terminal.poll(), open(log.name).read()
     if wanted not in said and code is not None:
-        sys.exit(f"ended with {code} before it said \"{wanted}\":\n{said}")
+        sys.exit(f"ended with {code} before it printed \"{wanted}\":\n{said}")
     return wanted in said
 
 
 def carry(hosts, counts):
-    """Carries packets from host to host, late or never."""
+    """Carries packets from host to host, with delay and loss."""
     by_address = {bytes(map(int, host.address.split("."))): host for host in hosts}
     drawn, under_way, number = random.Random(1), [], 0
     while True:
@@ -114,7 +115,7 @@ def carry(hosts, counts):
 
 
 def blocks(guide):
-    """What is to be done where: host, whether in a terminal of its own, whether after the end, and the commands."""
+    """The blocks of the guide: host, whether in its own terminal, whether after the run, and the commands."""
     for text in re.findall(r"```sh\n(# on .*?)```", guide, re.S):
         first, rest = text.split("\n", 1)
         where, *how = first.removeprefix("# on ").split(", ")
@@ -162,7 +163,7 @@ def main():
                 hosts["10.77.0.3"].is_cut = False
                 say(f"10.77.0.3 is back, after round {rounds()}")
                 if rounds() == before:
-                    sys.exit("no round was done meanwhile")
+                    sys.exit("no round was completed meanwhile")
             if "when the run is over" in how:
                 say("waiting for the end")
                 if server.wait(timeout=3600) != 0:
@@ -180,12 +181,12 @@ def main():
                 codes.append(terminal.wait(timeout=60))
                 last = open(log.name).read().strip().splitlines()[-1]
                 say(f"{where}: {commands.split('--home')[1].strip()} ended with {codes[-1]}: {last}")
-        # The guide shuts out the client that enrolled last, and nobody else.
+        # The guide revokes only the client that enrolled last.
         if codes != [0] * (len(codes) - 1) + [2] or "revoked" not in last:
-            sys.exit(f"clients ended with {codes}; all but the last should have heard that the run is over, and that one that it was revoked")
+            sys.exit(f"clients ended with {codes}; all but the last should have received the end of the run, and the last its revocation")
         numbers = [int(found) for found in re.findall(r'"round":(\d+)', open(record).read())]
         if numbers != list(range(options.rounds)):
-            sys.exit(f"rounds are lost or doubled: {numbers}")
+            sys.exit(f"rounds are missing or repeated: {numbers}")
         say(f"done: {options.rounds} rounds, each once; {counts['lost']} of {counts['sent']} packets were lost")
         shutil.rmtree(folder)
     except BaseException:

@@ -1,7 +1,10 @@
-"""Four recipes on MNIST over the network with real dropouts, and simulated: python3 scripts/network_mnist.py PROGRAM FOLDER [NAME...]
+"""Compares four recipes on MNIST over a network with real dropouts and in simulation.
 
-Runs what is not in FOLDER yet, writes experiments/network/mnist.csv and docs/results/network.md; with names, only runs these. Seeds were stated here
-before anything was run: 1 to 3 over the network, 11 to 20 simulated with the same share of answers, 11 to 15 of half-done work.
+    python3 scripts/network_mnist.py PROGRAM FOLDER [NAME...]
+
+Runs what is not in FOLDER yet, and writes experiments/network/mnist.csv and docs/results/network.md. With names, only
+runs these. Seeds were fixed before anything was run: 1 to 3 over the network, 11 to 20 simulated with the same share
+of responses, 11 to 15 for partial work.
 """
 import csv, json, os, statistics, subprocess, sys
 
@@ -14,8 +17,9 @@ RECIPES = {
     "scheme-c": ["recipe=scheme-c"],
     "fast": ["recipe=fast", "select.cohort=10", "select.adaptive=7.0"],
 }
-# So much work that clients on two cores cannot all do it in a round's time, and send what they have; in steps so short that whole work leads as far as above.
-HALF_DONE = {"scheme-c, half done": ["recipe=scheme-c", "local.epochs=350", "local.rate=0.00025"]}
+# Too much work for clients on two cores to finish by the deadline, so that they send partial updates. Steps
+# are so short that whole work leads as far as in the other rows.
+HALF_DONE = {"scheme-c, half done": ["recipe=scheme-c", "local.epochs=350", "local.learning_rate=0.00025"]}
 NETWORK, SIMULATED, SIMULATED_HALF_DONE = range(1, 4), range(11, 21), range(11, 16)
 # Student's 97.5 % point, by degrees of freedom.
 T = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228, 11: 2.201}
@@ -30,7 +34,8 @@ def run(folder, *command):
 
 
 def figures(record):
-    """The share of those asked that answered on time, that of them with half-done work, and the accuracy over the last ten rounds, in percent."""
+    """The share of selected clients that responded in time, the share of partial work among these, and the
+    accuracy over the last ten rounds, in percent."""
     rows = [json.loads(line) for line in open(os.path.join(record, "rounds.jsonl"))]
     asked = whole = partial = 0
     for row in rows:
@@ -40,7 +45,7 @@ def figures(record):
 
 
 def count(clients):
-    """Clients as the record has them: numbers, and ranges as pairs."""
+    """The number of clients in a set of the record, which lists numbers and ranges as pairs."""
     return sum(one[1] - one[0] + 1 if isinstance(one, list) else 1 for one in clients)
 
 
@@ -61,7 +66,7 @@ def main():
         shares, partials = [], []
         for seed in NETWORK:
             folder = os.path.join(FOLDER, f"{named(recipe)}-network-{seed}")
-            run(folder, "swarm", CONFIG, *sets(settings), *sets([f"run.seed={seed}", f"swarm.seed={seed}"]), "--out", folder)
+            run(folder, "chaos", CONFIG, *sets(settings), *sets([f"run.seed={seed}", f"chaos.seed={seed}"]), "--out", folder)
             share, partial, accuracy = figures(os.path.join(folder, "server"))
             shares.append(share)
             partials.append(partial)
@@ -69,12 +74,12 @@ def main():
             replayed = folder + "-replayed"
             run(replayed, "replay", os.path.join(folder, "server"), "--quiet", "--out", replayed)
             rows.append((recipe, "replayed", seed, *figures(replayed)))
-        chance, half_done = (round(statistics.mean(values), 4) for values in (shares, partials))
-        simulated = [f"world.availability.chance={chance}"]
+        probability, half_done = (round(statistics.mean(values), 4) for values in (shares, partials))
+        simulated = [f"world.availability.probability={probability}"]
         if recipe in HALF_DONE:
             simulated.append(f'world.work={{ kind = "stragglers", share = {half_done} }}')
         for seed in SIMULATED if recipe in RECIPES else SIMULATED_HALF_DONE:
-            folder = os.path.join(FOLDER, f"{named(recipe)}-simulated-{seed}-{chance}")
+            folder = os.path.join(FOLDER, f"{named(recipe)}-simulated-{seed}-{probability}")
             run(folder, "run", CONFIG, *sets(settings), *sets([f"run.seed={seed}", *simulated]), "--quiet", "--out", folder)
             rows.append((recipe, "simulated", seed, *figures(folder)))
     if wanted:
@@ -108,16 +113,26 @@ def page(rows):
 
 INTRODUCTION = """# Over a network, and simulated
 
-Written by `scripts/network_mnist.py` from `experiments/network/mnist.csv`, which it makes. MNIST in five clusters of two digits, 20 clients of 200 images, a network of one hidden layer, 60 rounds. Over the network the server and every client
-are processes that `ebbflow swarm experiments/network/mnist.toml` kills, stops and cuts off: in every round each client with chance .05, .1 and .15, for .5 to 3 s, and a round closes after 2 s. Seeds 1 to 3.
-Simulated: each client is up with the chance with which those that were asked over the network answered; seeds 11 to 20, of half-done work 11 to 15. Accuracy in percent, the mean of the last ten rounds, ± the standard deviation over seeds; the difference with its 95 % interval
-(Student, pooled). *Within noise*: the interval has 0 in it. *Replayed*: the same seed and the participation of that very run, by `ebbflow replay`; what is left then is how an answer that came half done, or late, is told apart.
+Written by `scripts/network_mnist.py` from `experiments/network/mnist.csv`, which it also writes. MNIST in five clusters
+of two digits, 20 clients of 200 images, a network of one hidden layer, 60 rounds.
 
-| recipe | answered %, by seed | of these half done % | over the network | simulated | difference | within noise | less replayed, by seed |
+*Over the network*: the server and every client are processes. `ebbflow chaos experiments/network/mnist.toml` kills,
+stops and disconnects each client with probability .05, .1 and .15 in every round, for .5 to 3 s, and a round closes
+after 2 s. Seeds 1 to 3. *Simulated*: each client is up with the probability with which selected clients responded over
+the network; seeds 11 to 20, for partial work 11 to 15. *Replayed*: the same seed and the participation of that very
+run, by `ebbflow replay`; only the distinction between partial and late updates can still differ.
+
+Accuracy in percent: the mean of the last ten rounds, ± the standard deviation over seeds. The difference has its 95 %
+interval (Student, pooled). *Within noise*: the interval contains 0.
+
+| recipe | responded %, by seed | of these partial % | over the network | simulated | difference | within noise | less replayed, by seed |
 |---|---|---|---|---|---|---|---|"""
 HALF_DONE_WORDS = """
-**Half-done work.** Two passes over 200 images are done long before the deadline, so nobody sends half-done work in the first four rows. In the last, `local.epochs = 350` at a rate of .00025, many of the answers are cut short by the deadline: told to stop, clients send what
-they have within .5 s, and Scheme C weighs it by the steps it took. How many that are depends on the machine. Simulated, as large a share of the clients does a part of the work drawn uniformly anew in every round (`stragglers`), which is another law of how much is done than that of two busy
-cores; replayed, the steps are those that were done."""
+**Partial work.** Two passes over 200 images end long before the deadline, so there is no partial work in the first four
+rows. In the last row, with `local.epochs = 350` at a learning rate of .00025, the deadline interrupts many clients.
+They send what they have within .5 s, and Scheme C weights it by the number of steps. How many clients are interrupted
+depends on the machine. In the simulation, the same share of clients does a part of the work that is drawn uniformly in
+every round (`stragglers`), which is another distribution than that of two busy cores. In the replay, the steps are
+those that were done."""
 main()
 

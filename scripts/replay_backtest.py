@@ -1,11 +1,11 @@
-"""Back-test of `ebbflow replay`: runs logged under uniform selection predict E3CS, and real runs of E3CS say how well.
+"""Back-test of `ebbflow replay`: runs logged under uniform selection predict E3CS, compared with real runs of it.
 
     python scripts/replay_backtest.py PROGRAM FOLDER
 
-serves experiments/replay/served.toml with each of the seeds, once with uniform selection and once with each kind of E3CS, the latter with
-blows of another seed; replays each logged run with each kind of E3CS under each rule for what the record cannot know; writes
-experiments/replay/backtest.csv and prints the tables of docs/results/replay.md. What is in FOLDER already is not run again. Only the
-standard library is needed.
+Serves experiments/replay/served.toml with each of the seeds: once with uniform selection, and once with each kind of
+E3CS, whose faults have another seed. Replays each logged run with each kind of E3CS, under each rule for unobserved
+outcomes. Writes experiments/replay/backtest.csv and prints the tables of docs/results/replay.md. Runs that are in
+FOLDER already are kept. Needs only the standard library.
 """
 
 import csv
@@ -17,7 +17,8 @@ from pathlib import Path
 
 SEEDS = [1, 2, 3, 4, 5, 6]
 RULES = ["own-rate", "answers", "silent"]
-# The recipe asks anybody who is enrolled; the second kind only those that are up when a round begins.
+# The recipe selects among all enrolled clients; the second kind only among those that are up when a round
+# begins.
 KINDS = {"e3cs": [], "e3cs-up": ['select.among="up"']}
 CLASSES = {"reliable": range(0, 4), "middling": range(4, 8), "flaky": range(8, 12)}
 # Two-sided 95 % of Student's t, by degrees of freedom.
@@ -35,8 +36,8 @@ def served(program, folder, kind, seed, blows):
     out = folder / f"{kind}-{seed}"
     if not (out / "server" / "summary.json").exists():
         recipe = "e3cs" if kind in KINDS else kind
-        changes = [f'recipe="{recipe}"', f"run.seed={seed}", f"swarm.seed={blows}", *KINDS.get(kind, [])]
-        run([program, "swarm", HERE / "served.toml", *sets(changes), "--out", out])
+        changes = [f'recipe="{recipe}"', f"run.seed={seed}", f"chaos.seed={blows}", *KINDS.get(kind, [])]
+        run([program, "chaos", HERE / "served.toml", *sets(changes), "--out", out])
     return out / "server"
 
 
@@ -53,7 +54,7 @@ def sets(changes):
 
 
 def figures(folder):
-    """What a run came to, from its rows."""
+    """The metrics of a run, computed from its rows."""
     rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     asked = [(client, row) for row in rows for client in row["asked"]]
     on_time = sum(client in row["whole"] or client in row["partial"] for client, row in asked)
@@ -66,7 +67,7 @@ def figures(folder):
     ) / max(1, sum(client not in row["up"] for client, row in asked))
     found["accuracy"] = rows[-1]["accuracy"]
     found["imputed_share"] = sum(len(row.get("imputed", [])) for row in rows) / len(asked)
-    # Of those that were up and free, how many answered on time when they were asked.
+    # The share of selected clients that responded on time, among those that were up and free.
     for name, clients in CLASSES.items():
         free = [
             (client, row)
@@ -125,7 +126,8 @@ def tables(kind, all_figures):
     print("\n| prediction less real | " + " | ".join(RULES) + " |")
     print("|---|" + "---|" * len(RULES))
     for name in FIGURES:
-        # Paired by seed: data, start and draws of the selector are those of the seed, though blows are others.
+        # Paired by seed: data, initial model and the selector's draws are those of the seed, although faults
+        # differ.
         cells = []
         for rule in RULES:
             off, half = interval([one - other for one, other in zip(of(rule, name), of("real", name))])

@@ -41,9 +41,9 @@ RENAMED = {
 
 HERE = Path(__file__).resolve().parent.parent / "experiments"
 TIMEOUT_S = 300
-# Seconds of real time; what nobody writes to; pictures, whose texts are prose.
+# Measured seconds, files that are not compared, and plots and pages, whose texts are prose.
 NOT_COMPARED = re.compile(r"^(wall\.jsonl|lock|.*\.(svg|png|html))$")
-# The file, the rounds it is given, at most how many runs of a grid.
+# The file, its number of rounds, and the most runs of a grid.
 CONFIGURATIONS = [
     ("by-hand/fedstale", None, None),
     ("by-hand/mifa-wait", None, None),
@@ -66,7 +66,7 @@ CONFIGURATIONS = [
     ("fast/gamma", 3, 3),
     ("field/synthetic-flash-tuned", 8, None),
 ]
-# Runs that OLD begins and NEW ends: the file, and changes to it.
+# Runs that OLD begins and NEW finishes: the file, and changes to it.
 INTERRUPTED = [
     ("classes", []),
     ("classes", ['recipe="fedvarp"', 'world.after_deadline="late"']),
@@ -111,7 +111,7 @@ class Build:
         return subprocess.Popen([str(word) for word in [self.program, *words]], stderr=subprocess.PIPE, **more)
 
     def run(self, words):
-        """What it printed as an error; empty if it succeeded."""
+        """The error output; empty if the program succeeded."""
         child = self.start(words, stdout=subprocess.DEVNULL)
         try:
             _, error = child.communicate(timeout=TIMEOUT_S)
@@ -122,7 +122,7 @@ class Build:
         return "" if child.returncode == 0 else error.decode() or f"{words[0]} ended with {child.returncode}"
 
     def file(self, name, of=None):
-        """A copy of a configuration: a grid writes its table beside its file. `of` is another build whose file it takes."""
+        """A copy of a configuration, because a grid writes its table next to it. `of`: another build whose file is used."""
         copy = self.place / name.replace("/", "-") / "file.toml"
         copy.parent.mkdir(exist_ok=True)
         shutil.copyfile((of or self).files / f"{name}.toml", copy)
@@ -143,7 +143,7 @@ def configuration(old, new, name, rounds, at_most):
         words = [command, file, *options(sets), "--threads", 1, "--quiet", "--out", file.parent / "out"]
         return build.run(words + ([] if at_most is None else ["--at-most", at_most]))
 
-    # Side by side, for a machine of two cores.
+    # In parallel, for a machine of two cores.
     with ThreadPoolExecutor() as pool:
         errors = list(pool.map(run, [old, new]))
     folder = name.replace("/", "-")
@@ -151,7 +151,7 @@ def configuration(old, new, name, rounds, at_most):
 
 
 def interrupted(old, new, number, name, changes):
-    """OLD is killed in the middle of a run, NEW resumes it: the result is that of a run by NEW alone."""
+    """OLD is killed in the middle of a run, NEW resumes it: the result must be that of a run by NEW alone."""
     began = time.monotonic()
     shown = " ".join(["resumed:", name, *changes])
     sets = options(["run.rounds=100", "run.checkpoint_every=10", *changes])
@@ -195,7 +195,7 @@ def read_by_new(old, new):
 
 
 def served(old, new):
-    """NEW makes a run that OLD served once more, from the updates that OLD kept."""
+    """NEW recomputes a run that OLD served, from the updates that OLD kept."""
     began = time.monotonic()
     sets = options(["run.rounds=8", "data.clients=6", "swarm.clients=6", "swarm.server_kills=1"])
     out = old.place / "served"
@@ -210,7 +210,7 @@ def options(changes):
 
 
 def print_result(name, wrong, began):
-    """Prints a line, and more where something is wrong; whether nothing is."""
+    """Prints a line, and the differences if there are any; returns whether there are none."""
     print(f"{'different' if wrong else 'same':10} {time.monotonic() - began:5.1f} s  {name}", flush=True)
     for line in wrong:
         print("    " + line.strip().replace("\n", "\n    "), flush=True)
@@ -228,7 +228,7 @@ def compared(old, new, errors, old_folder, new_folder):
     if not any(name.endswith(("rounds.jsonl", ".csv")) for name in before):
         wrong.append("there is nothing to compare")
     for name in before:
-        # The configurations differ as they are meant to.
+        # The configurations are meant to differ.
         if name not in after or name == "file.toml":
             continue
         one = before[name].read_bytes().replace(bytes(old.place), b"@")
@@ -246,7 +246,7 @@ def files_of(folder, names):
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not NOT_COMPARED.match(path.name):
             parts = [names.get(part, part) for part in path.relative_to(folder).parts]
-            # The digest of its settings ends the name of a run of a grid; it changes as keys do.
+            # The name of a grid's run ends with the digest of its settings, which changes with their keys.
             parts = [re.sub(r"_[0-9a-f]{16}$", "", part) if RENAMED["settings"] else part for part in parts]
             found["/".join(parts)] = path
     return found
@@ -264,7 +264,7 @@ def first_difference(one, other):
 
 
 def renamed(name, content):
-    """What a file says, with new names in place of old ones, so that only that can be compared."""
+    """The content of a file with new names in place of old ones."""
     name = name.rsplit("/", 1)[-1]
     if name == "settings.toml":
         return renamed_settings(content.decode())
@@ -293,7 +293,7 @@ def run_identity(row):
 
 
 def renamed_settings(text):
-    """Every setting by its path, in order of paths, for keys stand by the alphabet."""
+    """Every setting by its path, sorted, because files list keys in alphabetical order."""
     found = []
 
     def walk(value, path, indices):

@@ -5,7 +5,7 @@
     venv/bin/python scripts/tensorboard_readback.py LOGS RUN
 
 RUN is the folder of a run or of a grid, or a run's rounds.csv or rounds.jsonl. Fails unless every tag, step, time and
-number is there and no more: numbers equal once rounded to single precision, the text the settings. Needs tensorboard;
+number is present and no others are. Numbers must be equal in single precision, and the text must be the settings. Needs tensorboard;
 tried with 2.21.0.
 """
 
@@ -29,7 +29,7 @@ SETS = ["asked", "whole", "partial", "late", "absent", "refused"]
 
 
 def tag(column):
-    """The tag of a column of rounds.csv, as docs/record.md says."""
+    """The tag of a column of rounds.csv, by docs/record.md."""
     for group, columns in GROUPS.items():
         if column in columns:
             return f"{group}/{column}"
@@ -40,7 +40,7 @@ def tag(column):
 
 
 def size(row, name):
-    """How many clients a set of rounds.jsonl holds."""
+    """The number of clients in a set of rounds.jsonl."""
     if name in row:
         return len(row[name])
     return sum(byte.bit_count() for byte in base64.b64decode(row[f"{name}_bits"]))
@@ -55,12 +55,12 @@ def scalars(row):
     for name, value in row.items():
         if name not in skipped and not isinstance(value, (list, str)):
             found[name] = value
-    # A number that JSON cannot hold is null.
+    # JSON has no NaN or infinity; they are null.
     return {name: np.nan if value is None else float(value) for name, value in found.items()}
 
 
 def rows(path):
-    """The figures of each round, by column."""
+    """The values of each round, by column."""
     with open(path, newline="") as file:
         if path.suffix == ".jsonl":
             yield from map(scalars, map(json.loads, file))
@@ -70,7 +70,7 @@ def rows(path):
 
 
 def expected(path):
-    """What must be read: by tag, steps, times and numbers."""
+    """The expected steps, times and numbers of each tag."""
     series = {}
     for row in rows(path):
         step = int(row.pop("round"))
@@ -82,7 +82,7 @@ def expected(path):
 
 
 def compare(logs, path):
-    """Complaints, and how many tags and numbers are equal."""
+    """Complaints, and the counts of equal tags and numbers."""
     reader = event_accumulator.EventAccumulator(str(logs), size_guidance={"scalars": 0, "tensors": 0})
     reader.Reload()
     complaints, n_tags, n_numbers = [], 0, 0
@@ -112,7 +112,7 @@ def same(one, other):
 
 
 def pairs(logs, record):
-    """Folders with events, and the rounds that belong to each."""
+    """Folders of events, each with the rounds that belong to it."""
     if record.is_file():
         return [(logs, record)]
     if not (record / "cells").is_dir():
@@ -124,7 +124,7 @@ def pairs(logs, record):
         found[cell] = whole if whole.is_dir() else logs / cell.name.rsplit("_", 1)[0]
     more = {folder for folder in logs.iterdir() if folder.is_dir()} - set(found.values())
     if more or len(set(found.values())) != len(cells):
-        raise SystemExit(f"{logs} holds other runs than {record}")
+        raise SystemExit(f"{logs} holds other runs than {record}; export them again")
     return [(folder, rounds(cell)) for cell, folder in found.items()]
 
 

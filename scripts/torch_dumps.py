@@ -1,8 +1,8 @@
-"""Writes what PyTorch computes for our networks, for crates/ebb-train/tests/torch.rs to compare with.
+"""Writes PyTorch's results for our networks, with which crates/ebb-train/tests/torch.rs compares ours.
 
     python scripts/torch_dumps.py crates/ebb-train/tests/torch
 
-Weights, samples and labels come from a formula that both sides know, so the files hold only results: the
+Parameters, samples and labels follow from a formula on both sides, so the files hold only results: the
 loss before the first step, and some of the parameters after one plain step and after fifty with momentum.
 """
 
@@ -19,7 +19,7 @@ SHOWN = 64
 
 
 def number(stream, count):
-    """Numbers in [-1, 1) from their position and the number of their stream."""
+    """Numbers in [-1, 1), by their index and the number of their stream."""
     at = torch.arange(count, dtype=torch.int64) + 1_000_003 * stream
     mixed = (at * 2_654_435_761) % 4_294_967_296
     mixed = (mixed ^ (mixed >> 15)) * 2_246_822_519 % 4_294_967_296
@@ -54,7 +54,7 @@ class CharLstm(nn.Module):
 
 
 class RowsLstm(nn.Module):
-    """Each row of an image is a step in time, and every step's output counts."""
+    """Each row of an image is a time step, and the outputs of all steps are used."""
 
     def __init__(self):
         super().__init__()
@@ -91,7 +91,7 @@ def networks():
 
 
 def start(model):
-    """The parameters in order, each tensor within one over the square root of the inputs of a unit."""
+    """Sets the parameters in order, with absolute values below `1 / sqrt(inputs of a unit)`."""
     bound = 0.0
     for stream, (name, tensor) in enumerate(tensors(model)):
         with torch.no_grad():
@@ -112,7 +112,7 @@ def tensors(model):
 
 
 def shown(model):
-    """Up to so many numbers of every tensor, evenly spaced."""
+    """At most SHOWN numbers of every tensor, evenly spaced."""
     values = []
     for _, tensor in tensors(model):
         flat_tensor = tensor.reshape(-1)
@@ -152,7 +152,7 @@ def main():
         else:
             channels, height, width = shape
             count = N_ROWS * channels * height * width
-            # Samples are drawn pixel by pixel, channels last, as our networks store them.
+            # Samples are made in our order: pixel by pixel, channels last.
             samples = number(999, count).reshape(N_ROWS, height, width, channels).permute(0, 3, 1, 2).contiguous()
         labels = (torch.arange(N_ROWS) * 7) % n_classes
         loss_of = squared if name.endswith("squared") else F.cross_entropy

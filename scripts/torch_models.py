@@ -23,7 +23,7 @@ N_CLASSES = 5
 
 
 def number(stream, count):
-    """Numbers in [-1, 1) from their position and the number of their stream, as in torch_dumps.py."""
+    """Numbers in [-1, 1), by their index and the number of their stream, as in torch_dumps.py."""
     at = torch.arange(count, dtype=torch.int64) + 1_000_003 * stream
     mixed = (at * 2_654_435_761) % 4_294_967_296
     mixed = (mixed ^ (mixed >> 15)) * 2_246_822_519 % 4_294_967_296
@@ -64,7 +64,7 @@ class Norm(nn.Module):
 
 
 class Chars(nn.Module):
-    """An embedding and two LSTMs, one upon the other."""
+    """An embedding and two stacked LSTMs."""
 
     steps, symbols = 6, 11
 
@@ -87,12 +87,12 @@ def fixed_samples(model):
         numbers = number(7, N_ROWS * model.steps).double().reshape(N_ROWS, model.steps)
         return ((numbers + 1) / 2 * model.symbols).long().clamp(max=model.symbols - 1), labels
     channels, height, width = model.shape
-    # Pixel by pixel, channels last, as our networks store them.
+    # In our order: pixel by pixel, channels last.
     samples = number(7, N_ROWS * channels * height * width).reshape(N_ROWS, height, width, channels)
     return samples.permute(0, 3, 1, 2).contiguous(), labels
 
 
-def judged(model):
+def scored(model):
     samples, labels = fixed_samples(model)
     model.eval()
     with torch.no_grad():
@@ -109,7 +109,7 @@ def trained(network):
     model.train()
     for step in range(7):
         optimiser.zero_grad()
-        # Other samples at each step, so that no batch norm knows these by heart.
+        # Different samples at each step, so that batch norms differ between steps.
         moved = samples + 0.1 * step if samples.is_floating_point() else samples.roll(step, 1)
         F.cross_entropy(model(moved), labels).backward()
         optimiser.step()
@@ -122,7 +122,7 @@ def variants(name, state):
         for dtype in (torch.float16, torch.bfloat16, torch.float64):
             kind = str(dtype).removeprefix("torch.")
             yield f"{name}-{kind}", {key: value.to(dtype) for key, value in state.items()}
-        # Wide numbers come first in a file, so this one has its tensors in another order.
+        # Wide floats come first in a file, so this one has another order of tensors.
         yield f"{name}-mixed", {key: value.double() if "fc2" in key else value.half() for key, value in state.items()}
 
 
@@ -135,7 +135,7 @@ def write(folder):
             file.chmod(0o644)
             model = network()
             model.load_state_dict(state)
-            results[variant] = judged(model)
+            results[variant] = scored(model)
             print(variant, results[variant]["loss"])
         (folder / f"{name}.json").write_text(json.dumps(results) + "\n")
 
@@ -144,7 +144,7 @@ def check(name, file):
     model = NETWORKS[name]()
     print(model.load_state_dict(load_file(file), strict=True))
     expected = json.loads(Path(file).with_suffix(".json").read_text())
-    found = judged(model)
+    found = scored(model)
     apart = max(abs(one - two) for one, two in zip(found["scores"], expected["scores"], strict=True))
     print(f"{name}: scores {apart:.1e} apart, loss {abs(found['loss'] - expected['loss']):.1e}")
     if not apart < 1e-6:

@@ -2,7 +2,7 @@
 
     python scripts/welch.py experiments/central/ours-mnist.csv experiments/central/torch-mnist.csv
 
-Needs nothing but Python.
+Needs only the standard library.
 """
 
 import csv
@@ -12,7 +12,7 @@ from statistics import mean, stdev
 
 
 def within(t, freedom, panels=2000):
-    """The chance that Student's t lies within t of zero: Simpson's rule over the angle atan(t / sqrt(freedom))."""
+    """The probability of |T| <= t for Student's T: Simpson's rule over the angle atan(t / sqrt(freedom))."""
     step = math.atan(t / math.sqrt(freedom)) / panels
     heights = [math.cos(at * step) ** (freedom - 1) for at in range(panels + 1)]
     area = step / 3 * (heights[0] + heights[-1] + 4 * sum(heights[1:-1:2]) + 2 * sum(heights[2:-1:2]))
@@ -29,7 +29,7 @@ def t95(freedom):
 
 
 def welch(ones, others):
-    """Difference of the means, its standard error, t, degrees of freedom and p, two-sided."""
+    """The difference of the means, its standard error, t, degrees of freedom and the two-sided p."""
     parts = [stdev(values) ** 2 / len(values) for values in [ones, others]]
     error = math.sqrt(sum(parts))
     freedom = sum(parts) ** 2 / sum(part**2 / (len(values) - 1) for part, values in zip(parts, [ones, others]))
@@ -44,7 +44,7 @@ def read(path):
 
 
 def main():
-    # By the tables: 5 % at these.
+    # Checked by tables: p is 5 % at these points.
     for t, freedom in [(12.706204736, 1), (2.262157163, 9), (2.100922040, 18)]:
         assert abs(within(t, freedom) - 0.95) < 1e-9
     sides = [read(path) for path in sys.argv[1:3]]

@@ -25,7 +25,7 @@ after(async () => {
   rmSync(folder, { recursive: true });
 });
 
-/** Breaks the page, and expects a check to complain of it. */
+/** Breaks the page, and expects a complaint. */
 function breaks(name, change, check, complaint, { width = 390, theme = "light", touch = false } = {}) {
   test(name, async () => {
     const broken = change(whole_page);
@@ -42,8 +42,8 @@ const figures = (check) => ({ page }) => eachFigure(page, (figure, about) => che
 const plain = (check) => figures((_, figure, about) => check(figure, about));
 const away = ({ asked }) => asked.filter((url) => !/^(file|data|blob):/.test(url));
 
-breaks("an image of elsewhere", swap("<main>", '<main><img alt="x" src="https://example.org/x.png">'), away, /example\.org/);
-breaks("a script that asks", script("fetch('https://example.org/').catch(() => 0)"), away, /example\.org/);
+breaks("an image from the network", swap("<main>", '<main><img alt="x" src="https://example.org/x.png">'), away, /example\.org/);
+breaks("a script that uses the network", script("fetch('https://example.org/').catch(() => 0)"), away, /example\.org/);
 breaks("a script that throws", script("nobody()"), ({ wrong }) => wrong, /nobody is not defined/);
 breaks("data that are gone", swap(/(id="data-0">)[^<]*/, "$1{}"), plain(drawn), /its data have no points/);
 breaks("a drawing that is gone", style("figure .narrow { display: none !important }"), plain(drawn), /none or several drawings/);

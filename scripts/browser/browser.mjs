@@ -1,4 +1,4 @@
-// Starts the browser that is installed, and opens reports in it as a reader on a phone or at a desk would.
+// Starts the browser that is installed, and opens reports in it as on a phone or on a wide screen.
 
 import { existsSync } from "node:fs";
 import path from "node:path";
@@ -10,7 +10,7 @@ const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-ru
   "--disable-component-update", "--disable-sync"];
 const LOOK = fileURLToPath(new URL("look.js", import.meta.url));
 
-/** The browser that CHROMIUM names, or the first one that is found. */
+/** The browser that CHROMIUM names, or the first one on the path. */
 export function start() {
   const folders = (process.env.PATH ?? "").split(path.delimiter);
   const files = NAMES.flatMap((name) => folders.map((folder) => path.join(folder, name)));
@@ -19,7 +19,7 @@ export function start() {
   return chromium.launch({ executablePath, args: FLAGS });
 }
 
-/** Opens a report without a network. What goes wrong and what is asked for from then on is in `wrong` and `asked`. */
+/** Opens a report without a network. Errors are collected in `wrong`, and requested URLs in `asked`. */
 export async function open(browser, report, { width, theme, scripts = true, touch = false }) {
   const viewport = { width, height: width < 600 ? 844 : 900 };
   const settings = { viewport, colorScheme: theme, javaScriptEnabled: scripts, hasTouch: touch, offline: true };

@@ -1,11 +1,11 @@
-// What must hold for every figure of a report. Each check gives its complaints.
+// Checks of every figure of a report. Each returns its complaints.
 
 import { readFile } from "node:fs/promises";
 
-/** Smaller words than this, in pixels, cannot be read on a phone. */
+/** The smallest readable text on a phone, in pixels. */
 const LEAST_TEXT_PX = 9;
 
-/** All figures of a page, each brought to the front when its turn comes. */
+/** All figures of a page; the tab of each is opened first. */
 export async function eachFigure(page, check) {
   const complaints = [];
   for (const figure of await page.$$("figure[data-plot]")) {
@@ -22,14 +22,14 @@ export async function eachFigure(page, check) {
   return complaints;
 }
 
-/** How many values a plot has, and how many shapes they need at least. */
+/** The number of values of a plot, and the least number of shapes that show them. */
 function size(plot) {
   const sum = (lists) => (lists ?? []).reduce((total, list) => total + list.length, 0);
   switch (plot.kind) {
     case "lines": return { points: sum(plot.series?.map((series) => series.points)), shapes: plot.series.length };
     case "groups": return { points: sum(plot.words), shapes: sum(plot.words) };
     case "cells": return { points: plot.cells.length, shapes: plot.cells.length };
-    // Each pair stands there twice.
+    // The matrix has each pair twice.
     case "heat": {
       const met = sum(plot.values?.map((row) => row.filter((value) => value !== null)));
       return { points: Math.floor(met / 2), shapes: met };
@@ -48,7 +48,7 @@ function cellsInPixels(plot, { width, height, colours }) {
   return seen.length === states.size && new Set(seen).size === states.size ? [] : ["states and colours do not go together"];
 }
 
-/** It shows one drawing, and its data are in it. */
+/** The figure shows one drawing, which contains its data. */
 export async function drawn(figure, { plot }) {
   const { points, shapes } = size(plot);
   const shown = await figure.evaluate(async (figure) => {
@@ -67,13 +67,13 @@ export async function drawn(figure, { plot }) {
   if (shown.across < 200 || shown.down < 100) complaints.push(`is drawn ${shown.across} by ${shown.down} pixels large`);
   if (!shown.inside) complaints.push("is wider than its figure");
   if (shown.cells) return [...complaints, ...cellsInPixels(plot, shown.cells)];
-  // What is drawn as pixels has many values, hence many colours, but states have one each.
+  // A drawing in pixels has many values and colours, but one colour for each state.
   const least = shown.image ? 4 : shapes;
   if (shown.n < least) complaints.push(`draws ${shown.n} ${shown.image ? "colours" : "shapes"}, not ${least}`);
   return complaints;
 }
 
-/** Its words are large enough, stay inside and do not overlap. */
+/** Texts are large enough, lie within the drawing and do not overlap. */
 export async function legible(figure, { plot }) {
   const shown = await figure.evaluate((figure) => {
     const drawing = look.drawing(figure);
@@ -83,7 +83,7 @@ export async function legible(figure, { plot }) {
   });
   const { box, labels } = shown;
   if (!labels) {
-    // Nobody can measure words of pixels; they are as large as elsewhere where the drawing is.
+    // Text in pixels cannot be measured; its size follows from that of the drawing.
     const scale = shown.width / plot.sizes.find((size) => size.class === shown.side).width;
     return 12 * scale >= LEAST_TEXT_PX ? [] : [`its pixels are shown ${scale.toFixed(2)} times as large`];
   }
@@ -95,16 +95,16 @@ export async function legible(figure, { plot }) {
     if (!inside) complaints.push(`${name} leaves the drawing`);
     const across = (other) => Math.min(one.right, other.right) - Math.max(one.left, other.left);
     const along = (other) => Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
-    // Boxes of words have room above and below that nobody sees.
+    // The boxes of texts have invisible space above and below.
     const covered = labels.slice(at + 1).find((other) => across(other) > 1 && along(other) > 0.3 * one.size);
     if (covered) complaints.push(`${name} and "${covered.words}" overlap`);
   }
   return complaints;
 }
 
-/** Its figures can be had as CSV: a heading, rows as long as it, and no fewer than points. */
+/** The link downloads a CSV file with a heading, rows of its length, and at least one row for each point. */
 export async function downloads(page, figure, { plot }) {
-  // Chromium starts ten a second and passes over the rest.
+  // Chromium starts ten downloads a second and drops the others.
   await page.waitForTimeout(110);
   const begun = page.waitForEvent("download", { timeout: 5000 }).catch(() => null);
   await figure.$("a.csv").then((link) => link.click());
@@ -115,7 +115,7 @@ export async function downloads(page, figure, { plot }) {
     complaints.push(`the file is called ${download.suggestedFilename()}`);
   }
   const [heading, ...rows] = (await readFile(await download.path(), "utf8")).trim().split("\n").map(cells);
-  // A row may hold a value of each of a method's lines.
+  // A row may hold a value for each line of a method.
   const lines_each = plot.kind === "lines" ? plot.series.length / new Set(rows.map(([name]) => name)).size : 1;
   const points = size(plot).points / lines_each;
   if (heading.length < 2 || heading.some((name) => name === "")) complaints.push(`the CSV's heading is "${heading}"`);
@@ -130,7 +130,7 @@ function cells(line) {
   return [...line.matchAll(/(?:^|,)("(?:[^"]|"")*"|[^,]*)/g)].map((match) => match[1]);
 }
 
-/** Where the data of the drawing that is shown lie, in the window: so far across, and in the middle. */
+/** The place in the window at a share of the plotting area's width, and at half of its height. */
 async function place(figure, plot, share) {
   return figure.evaluate((figure, { sizes, share }) => {
     const drawing = look.drawing(figure), box = drawing.getBoundingClientRect();
@@ -140,7 +140,7 @@ async function place(figure, plot, share) {
   }, { sizes: plot.sizes, share });
 }
 
-/** The words beside the pointer, or nothing, and whether they stay inside the figure. */
+/** The text of the tooltip, or nothing, and whether it lies within the figure. */
 async function tip(figure) {
   return figure.evaluate((figure) => {
     const tip = figure.querySelector(".tip");
@@ -152,35 +152,35 @@ async function tip(figure) {
   });
 }
 
-function judged(found, plot, where) {
+function checked(found, plot, where) {
   if (!found) return [`nothing is said ${where}`];
   const [first, ...rest] = found.words.split("\n");
   const states = [...(plot.states ?? []), "not in the run", "never met", "the same"];
   const says = rest.some((line) => /\d/.test(line) || states.includes(line));
-  const complaints = says && first ? [] : [`what is said ${where} has no value: "${found.words}"`];
-  if (!found.inside) complaints.push(`what is said ${where} leaves the figure: "${found.words}"`);
+  const complaints = says && first ? [] : [`the tooltip ${where} has no value: "${found.words}"`];
+  if (!found.inside) complaints.push(`the tooltip ${where} leaves the figure: "${found.words}"`);
   return complaints;
 }
 
-/** Values appear under a mouse, at both ends and in the middle, and are gone when it leaves. */
+/** A tooltip appears under the mouse, at both ends and in the middle, and goes when the mouse leaves. */
 export async function pointed(page, figure, { plot }) {
   const complaints = [];
   for (const [where, share] of [["at the left", 0.01], ["in the middle", 0.5], ["at the right", 0.99]]) {
     const { x, y } = await place(figure, plot, share);
     await page.mouse.move(x, y);
-    complaints.push(...judged(await tip(figure), plot, where));
+    complaints.push(...checked(await tip(figure), plot, where));
   }
   await page.mouse.move(1, 1);
-  if (await tip(figure)) complaints.push("what is said stays when the mouse has left");
+  if (await tip(figure)) complaints.push("the tooltip stays when the mouse has left");
   return complaints;
 }
 
-/** Values appear under a finger, stay to be read, and are gone when it taps elsewhere. */
+/** A tooltip appears under a finger, stays, and goes with a tap elsewhere. */
 export async function touched(page, figure, { plot }) {
   const { x, y } = await place(figure, plot, 0.5);
   await page.touchscreen.tap(x, y);
-  const complaints = judged(await tip(figure), plot, "after a tap");
+  const complaints = checked(await tip(figure), plot, "after a tap");
   await page.touchscreen.tap(1, 1);
-  if (await tip(figure)) complaints.push("what is said stays after a tap elsewhere");
+  if (await tip(figure)) complaints.push("the tooltip stays after a tap elsewhere");
   return complaints;
 }

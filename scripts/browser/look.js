@@ -1,11 +1,11 @@
-// What a reader sees, measured in the page. Loaded into it before its own script.
+// Measures in the page what a reader sees. Loaded before the page's own script.
 
 window.look = (() => {
   const seen = (element) => element.checkVisibility({ visibilityProperty: true }) && element.getClientRects().length > 0;
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const words = (element) => element.textContent.trim().replace(/\s+/g, " ").slice(0, 40);
 
-  // Colours are red, green, blue and how much of it covers what is below.
+  // Colours are red, green, blue and opacity.
   const colour = (text) => {
     const [red, green, blue, cover = 1] = (text.match(/[\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
     return [red, green, blue, cover];
@@ -28,7 +28,7 @@ window.look = (() => {
   };
 
   const holds = (box, x, y) => x >= box.left && x <= box.right && y >= box.top && y <= box.bottom;
-  // The ground of a word in a drawing is the last box that was drawn below its middle.
+  // The background of a text in a drawing is the last box drawn below its middle.
   const below = (text) => {
     const box = text.getBoundingClientRect(), x = (box.left + box.right) / 2, y = (box.top + box.bottom) / 2;
     const before = (other) => text.compareDocumentPosition(other) & Node.DOCUMENT_POSITION_PRECEDING;
@@ -46,7 +46,7 @@ window.look = (() => {
 
     ground: () => ground(document.body).join(),
 
-    /** Every text that can be seen: its kind, its words, and its contrast. */
+    /** Every visible text: its kind, its words and its contrast. */
     texts: () => all("body, body *").filter((element) => !element.closest("script, style") && ownText(element) && seen(element))
       .map((element) => {
         const drawn = element.closest("svg") !== null, style = getComputedStyle(element);
@@ -55,27 +55,27 @@ window.look = (() => {
         return { kind: kindOf(element), words: words(element), contrast: contrast(ink, under) };
       }),
 
-    /** The drawing of a figure that can be seen; null unless it is just one. */
+    /** The visible drawing of a figure; null unless there is exactly one. */
     drawing(figure) {
       const drawings = all("svg, img", figure).filter(seen);
       return drawings.length === 1 ? drawings[0] : null;
     },
 
-    /** The words of a drawing: how large, and where. */
+    /** The texts of a drawing, with their sizes and places. */
     labels: (svg) => all("text", svg).map((text) => {
       const box = text.getBoundingClientRect(), turn = text.getScreenCTM();
       const size = parseFloat(getComputedStyle(text).fontSize) * Math.sqrt(Math.abs(turn.a * turn.d - turn.b * turn.c));
       return { words: words(text), size, left: box.left, top: box.top, right: box.right, bottom: box.bottom };
     }),
 
-    /** How many shapes of a drawing are neither ground, axes nor words. */
+    /** The number of a drawing's shapes other than background, axes and texts. */
     shapes(svg) {
       const plain = /^(none|var\(--(ground|ink|soft|grid)\)|)$/;
       const has = (shape, name) => !plain.test(shape.getAttribute(name) ?? "");
       return all("path, rect, polyline, polygon, circle, line", svg).filter((one) => has(one, "fill") || has(one, "stroke")).length;
     },
 
-    /** The pixels of the image inside a drawing, row by row; nothing if there is none. */
+    /** The pixels of the image within a drawing, row by row; nothing if there is none. */
     async pixelsInside(drawing) {
       const inside = drawing.querySelector?.("image");
       if (!inside) return null;
@@ -88,7 +88,7 @@ window.look = (() => {
       const colours = Array.from({ length: width * height }, (_, at) => bytes.slice(4 * at, 4 * at + 4).join());
       return { width, height, colours };
     },
-    /** How many colours the pixels of an image have. */
+    /** The number of colours in an image. */
     colours(image) {
       const canvas = Object.assign(document.createElement("canvas"), { width: image.naturalWidth, height: image.naturalHeight });
       if (!canvas.width || !canvas.height) return 0;

@@ -1,4 +1,4 @@
-// Opens reports in a browser and checks what a reader would see: light and dark, at a desk and on a phone.
+// Opens reports in a browser and checks what a reader sees: light and dark, on a wide screen and on a phone.
 //
 //     npm --prefix scripts/browser ci
 //     node scripts/browser/report.test.mjs REPORT.html...
@@ -35,7 +35,7 @@ for (const report of reports) {
         await figures("draws its data", drawn);
         await figures("has words that can be read", legible);
         await figures("says what is pointed at", (figure, about) => pointed(page, figure, about));
-        await figures("gives its figures as CSV", (figure, about) => downloads(page, figure, about));
+        await figures("gives its data as CSV", (figure, about) => downloads(page, figure, about));
         await check("changes its theme", () => whole.themes(page, theme));
         await check("stands out from the other ground", () => whole.contrast(page));
         await check("asks the network for nothing", () => asked.filter((url) => !/^(file|data|blob):/.test(url)));

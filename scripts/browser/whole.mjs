@@ -1,9 +1,9 @@
-// What must hold for a report as a whole. Each check gives its complaints.
+// Checks of a report as a whole. Each returns its complaints.
 
-/** As much as WCAG 2 asks of text that is not large. */
+/** The contrast that WCAG 2 requires of text that is not large. */
 const LEAST_CONTRAST = 4.5;
 
-/** What somebody who listens to the page needs. */
+/** The structure that screen readers need. */
 export function structure(page) {
   return page.evaluate(() => {
     const complaints = [];
@@ -54,7 +54,7 @@ export function links(page) {
   });
 }
 
-/** With everything unfolded, nothing is wider than the window but what scrolls, and at a desk no table has to. */
+/** With everything unfolded, only scrollable parts are wider than the window; on a wide screen no table is. */
 export async function fits(page) {
   return page.evaluate(() => {
     const complaints = [], window_px = innerWidth;
@@ -88,7 +88,7 @@ export async function contrast(page) {
   ];
 }
 
-/** Each tab shows its panel and no other, by mouse and by keyboard. */
+/** Each tab shows only its own panel, by mouse and by keyboard. */
 export async function tabs(page) {
   const complaints = [];
   const groups = await page.$$(".tabs");
@@ -108,7 +108,7 @@ export async function tabs(page) {
   return complaints;
 }
 
-/** The page opens in the theme that the reader's system has; the button changes it there and back, images too. */
+/** The page opens in the system's theme; the button changes it and back, images included. */
 export async function themes(page, theme) {
   const complaints = [];
   const light = (colour) => colour.split(",").slice(0, 3).reduce((sum, part) => sum + Number(part), 0) > 3 * 128;
@@ -127,7 +127,7 @@ export async function themes(page, theme) {
   return complaints;
 }
 
-/** Without its script the page still shows its drawings, and the tabs still switch. */
+/** Without scripts the page shows its drawings, and tabs switch. */
 export async function withoutScript(page) {
   const complaints = [];
   const shown = async (figure) => {

@@ -1,8 +1,8 @@
-"""Flower's network deployment on loopback: how long a round takes whose local step does nothing.
+"""Flower's network deployment on loopback: the time of a round with an empty local step.
 
     python flower_net.py [--clients 2 10 50] [--rounds 10] [--parameters 100000] [--patience 600]
 
-Runs on Linux. Every interval of Flower's is left as it is by default, or as its environment variables say.
+Runs on Linux. Flower's intervals are its defaults, or those of its environment variables.
 """
 
 import argparse
@@ -87,7 +87,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def free_ports(count: int) -> list[int]:
     ports: list[int] = []
-    # Outgoing connections draw from higher ports, and could take one before its owner listens.
+    # Outgoing connections use higher ports, and could take one before its owner listens.
     candidates = iter(random.sample(range(10_000, 32_000), 22_000))
     while len(ports) < count:
         port = next(candidates)
@@ -100,7 +100,7 @@ def free_ports(count: int) -> list[int]:
 def descendants() -> list[int]:
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        # A process may end while it is looked at.
+        # A process may end meanwhile.
         with contextlib.suppress(OSError):
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
             if state != "Z":
@@ -112,8 +112,8 @@ def descendants() -> list[int]:
 
 
 def end_all() -> None:
-    # Flower puts some of its processes in sessions of their own, so no process group holds all of them. They keep
-    # nothing worth an orderly end, which fifty of them would take long over.
+    # Some of Flower's processes are in sessions of their own, so no process group holds all of them. They
+    # keep no state, and an orderly end of fifty of them would take long.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     while alive := descendants():
         for pid in alive:
@@ -128,12 +128,12 @@ def end_all() -> None:
 
 def prepare() -> None:
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Should memory run out, nobody else's process is to be killed for it.
+    # If memory runs out, these processes are to be killed first.
     Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 class Deployment:
-    """Flower's processes, each with a folder of its own: two clients must not share the one apps are unpacked in."""
+    """Flower's processes, each with its own folder, because two clients must not unpack apps in the same one."""
 
     def __init__(self, folder: Path):
         self.folder, self.running = folder, {}
@@ -150,7 +150,7 @@ class Deployment:
                 env=os.environ | more,
                 stdout=log,
                 stderr=log,
-                # Ctrl-C is for this process, which ends the others; should it be killed, they end too.
+                # Ctrl-C is for this process, which ends the others. They also end if it is killed.
                 start_new_session=True,
                 preexec_fn=prepare,
             )
@@ -158,12 +158,12 @@ class Deployment:
     def check(self, since: float, patience: float) -> None:
         name, why = "superlink", ""
         for started, process in self.running.items():
-            # Only the program that hands in the run may end, when it has.
+            # Only the program that submits the run may end, once it has done so.
             if process.poll() is not None and (started, process.returncode) != ("run", 0):
                 name, why = started, f"{started} ended with {process.returncode}"
         lines = [line.split() for line in Path("/proc/meminfo").read_text().splitlines()]
         memory = {line[0]: int(line[1]) for line in lines}
-        # A client that starts late is refused and started again: they pile up, and others need memory too.
+        # A client that starts late is refused and started again. Such processes pile up, and need memory.
         if not why and memory["MemAvailable:"] < memory["MemTotal:"] * RESERVE:
             why = f"{len(descendants())} processes left less than {RESERVE:.0%} of the memory"
         if not why and time.monotonic() - since > patience:
@@ -173,7 +173,7 @@ class Deployment:
             raise RuntimeError(f"{why}; the log of {name} closes:\n{log}")
 
     def listens(self, port: int, patience: float) -> None:
-        """Returns when somebody does."""
+        """Returns when a client connects."""
         since = time.monotonic()
         with socket.socket() as probe:
             while probe.connect_ex(("127.0.0.1", port)) != 0:
@@ -181,14 +181,15 @@ class Deployment:
                 time.sleep(0.1)
 
     def run(self, clients: int, rounds: int, app: Path, ends: Path, patience: float) -> None:
-        """Returns when the rounds are over."""
+        """Returns when all rounds are completed."""
         link, *ports = free_ports(1 + clients)
         address = f"127.0.0.1:{link}"
-        # The app needs nothing installed, and Flower would look for it on the network.
+        # The app needs no installation, for which Flower would use the network.
         alone = "--disable-runtime-dependency-installation"
         self.start("superlink", "flower-superlink", "--insecure", "--port", str(link), alone)
         self.listens(link, patience)
-        # One after another: many that start at once on few cores miss each other's deadlines before anything is measured.
+        # One after another: many that start at once on few cores miss each other's deadlines before the
+        # measurement.
         for node, port in enumerate(ports):
             options = ("--insecure", "--superlink", address, "--port", str(port))
             self.start(f"supernode-{node}", "flower-supernode", *options)
@@ -210,7 +211,7 @@ class Deployment:
 
 
 def measure(clients: int, rounds: int, parameters: int, patience: float) -> tuple[list[float], str | None]:
-    """The seconds of each round after the first, and why there are fewer than asked for."""
+    """The seconds of each round after the first, and the reason if there are fewer than requested."""
     with tempfile.TemporaryDirectory(prefix="flower-net-", ignore_cleanup_errors=True) as name:
         folder, stopped = Path(name), None
         ends, app = folder / "ends", folder / "app"
@@ -234,17 +235,17 @@ def measure(clients: int, rounds: int, parameters: int, patience: float) -> tupl
 def main() -> None:
     parser = argparse.ArgumentParser(description="times rounds of Flower's network deployment")
     parser.add_argument("--clients", type=int, nargs="+", default=[2, 10, 50])
-    parser.add_argument("--rounds", type=int, default=10, help="to measure, after a first that is not counted")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds to measure, after a first that is not timed")
     parser.add_argument("--parameters", type=int, default=100_000)
     parser.add_argument("--patience", type=float, default=600.0, help="seconds to wait for a round")
     given = parser.parse_args()
     try:
         version = importlib.metadata.version("flwr")
     except importlib.metadata.PackageNotFoundError:
-        sys.exit("flwr is not installed in this Python: pip install flwr, at the version requirements.txt names")
+        sys.exit("flwr is not installed in this Python; pip install flwr in the version that requirements.txt names")
     for sign in SIGNALS:
         signal.signal(sign, lambda number, frame: sys.exit(128 + number))
-    # What Flower's processes leave behind becomes a child of this one, and so is found at the end.
+    # Orphans of Flower's processes become children of this one, so that they are found at the end.
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     code = 0
     for clients in given.clients:

@@ -32,7 +32,7 @@ PEER = "Flower"
 
 
 class Timed(FedAvg):
-    """Averages, asks the workload's cohorts, and notes when each round was over."""
+    """Averages, selects the workload's cohorts, and records the end of each round."""
 
     def __init__(self, cohorts: list[list[int]]):
         super().__init__(fraction_evaluate=0.0)
@@ -41,7 +41,7 @@ class Timed(FedAvg):
     def configure_train(self, server_round, arrays, config, grid):
         nodes = list(grid.get_node_ids())
         cohort = self.cohorts[(server_round - 1) % len(self.cohorts)]
-        # Any node may stand for any client, so there need be no more of them than train in a round.
+        # Any node can train any client, so there are only as many as train in a round.
         return [
             Message(
                 content=RecordDict({"arrays": arrays, "config": ConfigRecord({"client": client})}),
@@ -81,7 +81,7 @@ def client_app(folder: Path, threads: int, channels_last: bool) -> ClientApp:
 
 
 def run(work: Work, clients: int, actors: int, threads: int, channels_last: bool, rounds: int) -> Timed:
-    """Rounds on the first clients of each cohort."""
+    """Rounds with the first clients of each cohort."""
     strategy = Timed([cohort[:clients] for cohort in work.cohorts])
     loop = cached_loop(work.folder, threads, channels_last)
     initial = ArrayRecord([weight.numpy() for weight in loop.native(work.initial)])
@@ -89,7 +89,7 @@ def run(work: Work, clients: int, actors: int, threads: int, channels_last: bool
 
     @app.main()
     def serve(grid: Grid, context: Context) -> None:
-        # It would look for answers only ten times a second.
+        # The default polls for replies only ten times a second.
         grid.pull_interval = 0.002
         while len(list(grid.get_node_ids())) < clients:
             time.sleep(0.1)

@@ -5,7 +5,7 @@
 
 import os
 
-# Only the processor is measured, and looking for others takes time.
+# Only the CPU is measured, and the search for accelerators takes time.
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 from functools import partial
@@ -22,7 +22,7 @@ Weights = list[jax.Array]
 
 
 def shapes(work: Work) -> list[tuple[str, tuple[int, ...]]]:
-    """Every parameter in PyTorch's order: what it belongs to, and its shape there."""
+    """Every parameter in PyTorch's order: its layer's kind, and its shape there."""
     height, width, channels = work.input if work.image else (1, 1, work.input[0])
     found: list[tuple[str, tuple[int, ...]]] = []
     for layer in work.layers:
@@ -51,7 +51,7 @@ def shapes(work: Work) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def inward(kind: str, weight: np.ndarray) -> np.ndarray:
-    """A parameter as used here: images have their channels last, and products their weights on the right."""
+    """A parameter in the layout used here: channels last, and weights on the right of products."""
     if kind == "conv":
         return weight.transpose(2, 3, 1, 0)
     if kind == "dense":
@@ -69,7 +69,7 @@ def outward(kind: str, shape: tuple[int, ...], weight: np.ndarray) -> np.ndarray
 
 
 def conv_by_product(x: jax.Array, weight: jax.Array) -> jax.Array:
-    """All windows side by side, times the filters: several times as fast here as XLA's own convolution."""
+    """A matrix of all windows, times the filters: several times as fast here as XLA's own convolution."""
     kernel, _, _, out = weight.shape
     rows, columns = x.shape[1] - kernel + 1, x.shape[2] - kernel + 1
     windows = [x[:, i : i + rows, j : j + columns] for i in range(kernel) for j in range(kernel)]
@@ -77,10 +77,10 @@ def conv_by_product(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def lstm(x: jax.Array, weights: Weights) -> jax.Array:
-    """One layer over all steps; x and what comes out have time first."""
+    """One layer over all steps; input and output have time first."""
     into, back, bias, bias_too = weights
     units = back.shape[0]
-    # The inputs' part of the gates needs no step before it: one product for all.
+    # The inputs' part of the gates does not depend on earlier steps: one product for all.
     ready = x @ into + (bias + bias_too)
 
     def step(state: tuple[jax.Array, jax.Array], ready: jax.Array) -> Any:
@@ -113,7 +113,7 @@ def scores(work: Work, conv: Any, weights: Weights, x: jax.Array, key: jax.Array
         elif kind == "relu":
             x = jax.nn.relu(x)
         elif kind == "dropout":
-            # A byte a number decides as finely as the workloads' chances need.
+            # One random byte is precise enough for the workloads' probabilities.
             kept = jax.random.bits(jax.random.fold_in(key, at), x.shape, "uint8") >= int(256 * layer["chance"])
             x = jnp.where(kept, x / (1.0 - layer["chance"]), 0.0)
         elif kind == "dense":
@@ -128,7 +128,7 @@ def scores(work: Work, conv: Any, weights: Weights, x: jax.Array, key: jax.Array
 
 
 class Compiled:
-    """Clients under jit: all at once by vmap, or each by a call."""
+    """Clients under jit: all at once by vmap, or one call for each."""
 
     def __init__(self, work: Work, threads: int, conv: Any = conv_by_product, together: bool = False, unroll: int = 1):
         self.work, self.unroll, self.conv = work, unroll, conv
@@ -175,7 +175,7 @@ class Compiled:
     def client(self, model, rows, labels, client, order, seed):
         """A client's model after its epochs, and the mean loss of its steps."""
         work = self.work
-        # Philox, which the processor computes faster than the default.
+        # Philox is faster on this processor than the default generator.
         key = jax.random.key(seed, impl="rbg") if self.drops else None
         rows, labels = rows[client], labels[client]
         whole = work.samples // work.batch
@@ -201,7 +201,7 @@ class Compiled:
             state, losses = lax.scan(step, state, batches, unroll=min(self.unroll, whole))
             loss = losses.sum()
             if tail:
-                # The last batch is smaller: a step of its own.
+                # The last batch is smaller, and a step of its own.
                 state, last = step(state, order[whole * work.batch :])
                 loss += last
             return state, loss

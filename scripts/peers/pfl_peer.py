@@ -2,7 +2,7 @@
 
     python pfl_peer.py FOLDER [--repeats 5] [--threads 2]
 
-Its processes find each other when it is imported, so every variant runs in programs of its own: this one again,
+The library connects its processes on import, so every variant runs in separate processes of this program,
 with the variant as JSON in the environment.
 """
 
@@ -52,14 +52,14 @@ def main() -> None:
     repeats = given.repeats if best_s <= LONG_S else min(given.repeats, 2)
     count = max(1, round(REPEAT_S / best_s))
     done = run({**about, "cohort": len(work.cohorts[0]), "rounds": 1 + repeats * count, "limit_s": None})
-    # The first round also makes workspaces, and evaluates.
+    # The first round also allocates workspaces, and evaluates.
     seconds = done["seconds"][1:]
     per_second = [count / sum(seconds[at : at + count]) for at in range(0, len(seconds), count)]
     tell(PEER, name, per_second=per_second, losses=done["losses"][:2])
 
 
 def run(about: dict) -> dict:
-    """What a variant reports of its rounds."""
+    """The report of a variant on its rounds."""
     command = [sys.executable]
     if about["processes"] > 1:
         command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={about['processes']}"]
@@ -72,7 +72,7 @@ def run(about: dict) -> dict:
 
 
 def simulate(folder: Path, about: dict) -> None:
-    """One process of a variant; the first of them prints how long its rounds took."""
+    """One process of a variant; the first one prints the time of its rounds."""
     import torch
     import torch.nn.functional as F
 
@@ -102,7 +102,7 @@ def simulate(folder: Path, about: dict) -> None:
         steps.append(found.detach())
         return found
 
-    # It asks for metrics in the first round, whatever the frequency.
+    # Metrics are requested in the first round, whatever the frequency.
     net.loss, net.metrics = loss, lambda x, y: {"samples": Weighted(0.0, len(x))}
 
     class Clock(TrainingProcessCallback):
@@ -112,7 +112,7 @@ def simulate(folder: Path, about: dict) -> None:
         def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
             now = time.perf_counter()
             self.seconds.append(now - self.began)
-            # Only now, so that the sum over processes is outside of what is timed.
+            # Only now, so that the sum over processes is not timed.
             (sums,) = ops.distributed.all_reduce([torch.tensor([float(sum(steps)), float(len(steps))])])
             self.losses.append(float(sums[0] / sums[1]))
             steps.clear()
@@ -121,7 +121,7 @@ def simulate(folder: Path, about: dict) -> None:
             self.began = time.perf_counter()
             return too_long, Metrics()
 
-    # Each process takes its turn of the clients that this names.
+    # Each process trains its part of the clients named here.
     order = itertools.cycle(client for cohort in work.cohorts for client in cohort[: about["cohort"]])
     users = {
         client: Dataset((loop.rows[client], loop.labels[client]), user_id=str(client))
@@ -152,8 +152,8 @@ def simulate(folder: Path, about: dict) -> None:
     if rank == 0:
         print(json.dumps({"seconds": clock.seconds, "losses": clock.losses}), flush=True)
     if about["processes"] > 1:
-        # One that leaves early would look to the others as if it had died, and the library's threads abort
-        # now and then while the interpreter shuts down.
+        # A process that leaves early looks dead to the others, and the library's threads sometimes abort
+        # while the interpreter shuts down.
         torch.distributed.barrier()
         os._exit(0)
 

@@ -1,4 +1,4 @@
-"""PyTorch judging a model on test images: how often a second all of them go through the network.
+"""Evaluation in PyTorch: how often a second all test images go through a network.
 
     python torch_eval.py FOLDER [--repeats 5] [--threads 2]
 """
@@ -14,7 +14,7 @@ from workloads import Variant, Work, compete
 
 
 class Judge(Loop):
-    """A trainer that only looks: the model stays, the loss is what it judges."""
+    """A trainer that only evaluates: it returns the loss and keeps the model."""
 
     def __init__(self, work: Work, threads: int, batch: int, channels_last: bool, compiled: bool = False):
         super().__init__(work, threads, channels_last)
@@ -25,14 +25,14 @@ class Judge(Loop):
     @torch.inference_mode()
     def train(self, model: list[torch.Tensor], clients: list[int]) -> tuple[list[torch.Tensor], float]:
         torch._foreach_copy_([weight.data for weight in self.weights], model)
-        # The images are dealt out among as many clients as there may be processes.
+        # The images are divided among as many clients as there may be processes.
         whole = len(clients) == len(self.rows)
         rows = self.rows.flatten(0, 1) if whole else self.rows[clients[0]]
         labels = self.labels.flatten() if whole else self.labels[clients[0]]
         loss, hits = 0.0, 0
         for x, y in zip(rows.split(self.batch), labels.split(self.batch)):
             if self.channels_last:
-                # With one channel both layouts look alike, unless it is said.
+                # With one channel both memory layouts look the same unless one is requested.
                 x = x.contiguous(memory_format=torch.channels_last)
             scores = self.forward(x)
             loss += float(F.cross_entropy(scores, y, reduction="sum"))

@@ -17,7 +17,7 @@ from workloads import Variant, Work, compete
 
 
 class LastStep(nn.Module):
-    """Stacked LSTM layers, of which the last step goes on."""
+    """Stacked LSTM layers that return the last step."""
 
     def __init__(self, inputs: int, units: int, layers: int):
         super().__init__()
@@ -65,13 +65,13 @@ def network(work: Work) -> nn.Sequential:
 
 
 def tensors(work: Work, channels_last: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Samples as this network wants them, and labels; both by client."""
+    """Samples in the network's layout, and labels; both by client."""
     rows = torch.from_numpy(work.rows)
     if work.symbols:
         rows = rows.long()
     elif work.image and work.convolves:
         rows = rows.permute(0, 1, 4, 2, 3)
-        # Otherwise they already lie with channels last, behind a view.
+        # Otherwise they are stored with channels last, behind a view.
         rows = rows if channels_last else rows.contiguous()
     elif work.image:
         rows = rows.flatten(2)
@@ -79,7 +79,7 @@ def tensors(work: Work, channels_last: bool) -> tuple[torch.Tensor, torch.Tensor
 
 
 class Loop:
-    """One client after another."""
+    """Trains one client after another."""
 
     def __init__(self, work: Work, threads: int, channels_last: bool = False):
         torch.set_num_threads(threads)
@@ -113,7 +113,7 @@ class Loop:
         return total, loss / len(clients)
 
     def client(self, client: int) -> float:
-        """Trains `self.weights` on a client's samples; the mean loss of the steps."""
+        """Trains `self.weights` on a client's samples; returns the mean loss of the steps."""
         work, losses = self.work, []
         momenta = [torch.zeros_like(weight) for weight in self.weights] if work.momentum else None
         for _ in range(work.epochs):
@@ -136,12 +136,12 @@ class Loop:
 
 @functools.cache
 def cached_loop(folder: Path, threads: int, channels_last: bool) -> Loop:
-    """For systems that start over with every client."""
+    """A loop that is built once, for systems that start over with every client."""
     return Loop(Work.read(folder), threads, channels_last)
 
 
 class Together(Loop):
-    """Many clients at once: vmap over their models."""
+    """Trains many clients at once, by vmap over their models."""
 
     def __init__(self, work: Work, threads: int, chunk: int | None = None):
         super().__init__(work, threads)
@@ -194,7 +194,7 @@ def variants(work: Work, threads: int) -> list[Variant]:
         all_of.insert(0, Variant(f"{threads} processes, channels last", last, threads))
         all_of.append(Variant("loop, channels last", last))
     if not work.symbols:
-        # An LSTM has no rule for vmap.
+        # vmap does not support LSTMs.
         all_of += [
             Variant("vmap", Together, at_once=True),
             Variant(f"vmap, {threads} processes", Together, threads, at_once=True),

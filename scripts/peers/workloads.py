@@ -1,4 +1,4 @@
-"""What the peers have in common: the work, as xtask wrote it down, and how variants of a peer compete.
+"""Shared by the peers: the workload that xtask wrote, and the competition between variants of a peer.
 
 A peer is a program that takes the folder of a workload, tries its variants on a part of a round, measures the
 fastest on whole rounds and prints one JSON object a line. A variant is a `Trainer`: in this process, or in
@@ -22,15 +22,15 @@ import numpy as np
 
 # A round that takes longer is repeated less often.
 LONG_S = 20.0
-# A repeat is as many rounds as fill this time, for a clock says little of one that takes a millisecond.
+# A repeat is as many rounds as fill this time, because a clock resolves a millisecond badly.
 REPEAT_S = 0.5
-# A variant is tried on as many clients as make so much work.
+# A variant is tried on as many clients as make this much work.
 TRIAL_GFLOP = 30.0
 
 
 @dataclass
 class Work:
-    """A workload: who trains what, how, and from where."""
+    """A workload: cohorts, data, model and training settings."""
 
     name: str
     folder: Path
@@ -76,7 +76,7 @@ class Work:
 
 
 def pooled_first(layers: list[dict]) -> list[dict]:
-    """ReLU after the pool, not before: the same numbers for a quarter of the work."""
+    """ReLU after the pooling instead of before: the same values for a quarter of the work."""
     layers = list(layers)
     for at in range(len(layers) - 1):
         if layers[at]["kind"] == "relu" and layers[at + 1]["kind"] == "max-pool":
@@ -85,27 +85,29 @@ def pooled_first(layers: list[dict]) -> list[dict]:
 
 
 class Trainer(Protocol):
-    """Trains clients one after another or at once; a model is what it likes best."""
+    """Trains clients one after another or at once; each trainer has its own type of models."""
 
     def native(self, flat: np.ndarray) -> Any: ...
     def flat(self, model: Any) -> np.ndarray: ...
     def train(self, model: Any, clients: list[int]) -> tuple[Any, float]:
-        """The mean of the clients' models after training, and of their losses."""
+        """The means of the clients' models and losses after training."""
         ...
 
 
 @dataclass
 class Variant:
     name: str
-    # Makes the trainer, with so many threads, from the work alone: it may be called in another process.
+    # Makes the trainer with this many threads from the workload alone, because it may be called in another
+    # process.
     make: Callable[[Work, int], Trainer]
     processes: int = 1
-    # Whether a few clients say nothing of many: it takes them all at once, or compiles for their number.
+    # Whether a few clients are not representative: the variant takes all at once, or compiles for their
+    # number.
     at_once: bool = False
 
 
 class Pool:
-    """A trainer that hands each process its part of the cohort."""
+    """A trainer that gives each process its part of the cohort."""
 
     def __init__(self, work: Work, variant: Variant):
         context = multiprocessing.get_context("spawn")
@@ -116,7 +118,7 @@ class Pool:
             arguments = (other, work.folder, variant, cores[at % len(cores)])
             worker = context.Process(target=serve, args=arguments, daemon=True)
             worker.start()
-            # Else nobody would notice here that the worker died.
+            # Otherwise the death of a worker would go unnoticed.
             other.close()
             self.links.append(link)
             self.workers.append(worker)
@@ -151,7 +153,7 @@ class Pool:
 
 
 def serve(link: Any, folder: Path, variant: Variant, core: int) -> None:
-    """One process of a pool, on a core of its own: libraries then start one thread."""
+    """One process of a pool, on its own core, so that libraries start one thread."""
     os.sched_setaffinity(0, {core})
     try:
         trainer = variant.make(Work.read(folder), 1)
@@ -189,7 +191,7 @@ def trial_clients(work: Work, threads: int) -> list[int]:
 
 
 def compete(peer: str, variants: Callable[[Work, int], list[Variant]]) -> None:
-    """Tries every variant, then measures the fastest one."""
+    """Tries every variant and measures the fastest."""
     given = arguments()
     work = Work.read(given.folder)
     fastest, best_s = None, math.inf
@@ -206,13 +208,13 @@ def compete(peer: str, variants: Callable[[Work, int], list[Variant]]) -> None:
         sys.exit("no variant ran")
     with started(work, fastest, given.threads) as trainer:
         model = trainer.native(work.initial)
-        # Compiles, makes workspaces and fills caches.
+        # Compiles, allocates workspaces and fills caches.
         model, first = trainer.train(model, work.cohorts[0])
         report(peer, fastest.name, best_s, given.repeats, chain(trainer, model, work), [first])
 
 
 def tried(work: Work, variant: Variant, threads: int, best_s: float) -> float:
-    """Seconds that a round of this variant takes, by the clients of a trial."""
+    """The seconds of a round of this variant, estimated from the clients of a trial."""
     clients = trial_clients(work, threads)
     parts = len(work.cohorts[0]) / len(clients)
     with started(work, variant, threads) as trainer:
@@ -222,7 +224,7 @@ def tried(work: Work, variant: Variant, threads: int, best_s: float) -> float:
         began = time.perf_counter()
         trainer.train(model, warmed)
         seconds = time.perf_counter() - began
-        # So slow that more of it would only cost time.
+        # More trials of such a slow variant would only cost time.
         if seconds * len(work.cohorts[0]) / len(warmed) > 3.0 * best_s:
             return seconds * len(work.cohorts[0]) / len(warmed)
         seconds = []
@@ -234,7 +236,7 @@ def tried(work: Work, variant: Variant, threads: int, best_s: float) -> float:
 
 
 def chain(trainer: Trainer, model: Any, work: Work) -> Iterator[float]:
-    """Losses of round after round, from the second on."""
+    """The losses of successive rounds, from the second on."""
     number = 0
     while True:
         number += 1
@@ -245,7 +247,7 @@ def chain(trainer: Trainer, model: Any, work: Work) -> Iterator[float]:
 def report(
     peer: str, name: str, round_s: float, repeats: int, rounds: Iterator[float], losses: list[float]
 ) -> None:
-    """Measures rounds and prints how many there are a second, in each repeat."""
+    """Measures rounds and prints the rounds per second of each repeat."""
     if round_s > LONG_S:
         repeats = min(repeats, 2)
     per_second = []
@@ -259,14 +261,14 @@ def report(
 
 
 def tell(peer: str, variant: str, **facts: Any) -> None:
-    # JSON has no word for what is no number: a loss that is none must not hide the figures beside it.
+    # JSON has no NaN: such a loss must not hide the other values.
     if "losses" in facts:
         facts["losses"] = [loss if math.isfinite(loss) else None for loss in facts["losses"]]
     print(json.dumps({"peer": peer, "variant": variant, **facts}, allow_nan=False), flush=True)
 
 
 def said(error: Exception) -> str:
-    """The line of an exception that says most, for a table has no room for more."""
+    """The most informative line of an exception, short enough for a table."""
     lines = str(error).strip().splitlines() or [""]
     names = [line.strip() for line in lines if re.search(r"\w(Error|Exception): ", line)]
     return f"{type(error).__name__}: {(names or lines)[-1][:200]}"

@@ -1,4 +1,4 @@
-//! Runs everything that must be green before a commit, up to the first failure.
+//! Runs all checks that a commit must pass, up to the first failure.
 
 use std::error::Error;
 
@@ -29,15 +29,15 @@ pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         let status = cargo().args(step.arguments).envs(step.variable).status();
         let status = status.map_err(|error| format!("starting {name}: {error}"))?;
         if !status.success() {
-            return Err(format!("{name} failed ({status}); the steps after it were not run").into());
+            return Err(format!("{name} failed ({status}); later steps did not run").into());
         }
     }
-    println!("=== all {} steps are green", STEPS.len());
+    println!("=== all {} steps passed", STEPS.len());
     Ok(())
 }
 
 impl Step {
-    /// The step as it could be typed.
+    /// The step as a command line.
     fn name(&self) -> String {
         let variable = self.variable.map(|(name, value)| format!("{name}={value} ")).unwrap_or_default();
         format!("{variable}cargo {}", self.arguments.join(" "))

@@ -1,4 +1,4 @@
-//! What reads files and messages, on many more damaged ones than a test has time for.
+//! Runs the readers of files and messages on many more damaged inputs than a test has time for.
 
 use std::error::Error;
 
@@ -6,13 +6,13 @@ use clap::ValueEnum;
 
 use crate::cargo;
 
-/// How much to try.
+/// Arguments of the command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Damaged inputs for each of the readers: fifteen of files, ten of the network
+    /// Damaged inputs for each of the readers: fifteen of files, ten of network messages
     #[arg(long, default_value_t = 1_000_000)]
     inputs: u32,
-    /// Only those of files, or of the network
+    /// Only the readers of files, or of network messages
     #[arg(long, value_enum)]
     of: Option<Readers>,
 }
@@ -24,10 +24,10 @@ enum Readers {
 }
 
 impl Readers {
-    /// The tests that try as many as they are told.
+    /// The tests whose number of inputs is set by a variable.
     fn test(self) -> &'static [&'static str] {
         match self {
-            // The readers of data sets, and those of recordings of the world.
+            // The readers of data sets, and those of recordings for worlds.
             Readers::Files => &["-p", "ebb-train", "-p", "ebb-sim", "--test", "fuzz"],
             Readers::Net => &["-p", "ebb-net", "--lib", "fuzz"],
         }
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let mut test = cargo();
         test.args(["test", "--release", "--locked"]).args(of.test()).args(["--", "--nocapture"]);
         if !test.env("EBBFLOW_FUZZ", args.inputs.to_string()).status()?.success() {
-            return Err("the readers were not all tried, or one did harm: see above".into());
+            return Err("not all readers ran, or one failed; see above".into());
         }
     }
     Ok(())

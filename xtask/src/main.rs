@@ -1,7 +1,6 @@
-//! Repository chores: `cargo xtask check` before a commit, `cargo xtask bench` for what is promised of speed,
-//! `cargo xtask results` for studies, `cargo xtask fuzz` for what damaged files and messages do to their
-//! readers, `cargo xtask valgrind` for what kernels read and write, `cargo xtask words` for words that the
-//! glossary rejects.
+//! Repository chores: `cargo xtask check` before a commit, `bench` for the promised speed, `results` for
+//! studies, `fuzz` for damaged files and messages, `valgrind` for memory errors of kernels, `words` for words
+//! that the glossary rejects.
 
 mod bench;
 mod check;
@@ -25,15 +24,15 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Measure how fast rounds and sums are; a figure below its aim is named, and is no failure
+    /// Measure the promised speed; a measurement below its aim is named, but is not a failure
     Bench(bench::Args),
-    /// Run everything that must be green before a commit, up to the first failure
+    /// Run all checks that a commit must pass, up to the first failure
     Check,
-    /// Try the readers of files, and of what comes over a network, on ten million damaged ones each
+    /// Try the readers of files and of network messages on ten million damaged inputs each
     Fuzz(fuzz::Args),
-    /// Write what a study found beside what was published
+    /// Write the results of a study next to the published ones
     Results(results::Args),
-    /// Run the tests of the kernels under valgrind, on the paths it can emulate: AVX2 and portable
+    /// Run the tests of the kernels under valgrind, on the paths that it can emulate: AVX2 and portable
     Valgrind(valgrind::Args),
     /// Find words that the glossary rejects, in code, settings and pages
     Words(shape::words::Args),
@@ -57,18 +56,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Where the workspace is.
+/// The root of the workspace.
 fn workspace() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this crate lies inside the workspace")
 }
 
-/// The cargo that started this program, for its choice of toolchain is the one to keep.
+/// The cargo that started this program, so that the same toolchain is used.
 fn cargo() -> std::process::Command {
     let name = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut cargo = std::process::Command::new(name);
     cargo.current_dir(workspace());
-    // What it says of this program to this program is not for others: a dependency that looks at it would be
-    // built anew each time.
+    // Variables about this program are removed: a dependency that reads them would be rebuilt each time.
     for (name, _) in std::env::vars_os() {
         let is_ours = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
         if name.to_str().is_some_and(is_ours) {

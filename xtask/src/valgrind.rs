@@ -1,30 +1,31 @@
-//! Runs the tests of the kernels under valgrind: no kernel may read or write beyond its buffers, nor let what nobody
-//! wrote decide anything.
+//! Runs the tests of the kernels under valgrind. No kernel may access memory beyond its buffers, or branch on
+//! uninitialised memory.
 
 use std::error::Error;
 use std::process::{Command, Stdio};
 
 use crate::cargo;
 
-/// The widest zone that valgrind can keep around a block: what oversteps its buffer by little or much must not land in
-/// the next one.
+/// The widest zone that valgrind can keep around a block, so that a moderate overrun does not land in the
+/// next block.
 const RUNNER: &str =
     r#"target."cfg(unix)".runner = ["valgrind", "-q", "--error-exitcode=1", "--redzone-size=4096"]"#;
 
-/// What to try.
+/// Arguments of the command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only the smallest tests, in the build that `cargo test --workspace` makes; the rest is tried as it
-    /// ships
+    /// Only the smallest tests, in the build of `cargo test --workspace`; otherwise all tests, in the release
+    /// build
     #[arg(long)]
     quick: bool,
 }
 
-/// xtask, which has no library, lends its features, so that nothing is built once more.
+/// The features of xtask's own build, so that nothing is compiled once more.
 const TESTS: &[&str] = &["test", "--locked", "-p", "ebb-train", "-p", "xtask", "--lib", "--config", RUNNER];
 
-/// Fifty steps of a large network, and a hundred networks of random shapes, take longer than all the others; their
-/// shapes are among those of the named networks. The named networks take as long as all the rest, so they go beside them.
+/// Fifty steps of a large network and a hundred networks of random shapes take longest, and their shapes
+/// occur among the named networks. The named networks take as long as all the rest, so they run in parallel
+/// with them.
 const FILTERS: [&[&str]; 2] = [
     &[
         "--test-threads=1",
@@ -42,7 +43,7 @@ const FILTERS: [&[&str]; 2] = [
 
 const NAMED_NETWORKS_FILTER: &str = "every_named_network";
 
-/// Those that end within seconds: each kernel by itself, and networks of one layer.
+/// Tests that end within seconds: each kernel by itself, and networks of one layer.
 const QUICK_FILTERS: [&[&str]; 1] = [&[
     "--test-threads=1",
     "kernels::",
@@ -60,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         if args.quick { (&QUICK_FILTERS, &["--"]) } else { (&FILTERS, &["--release", "--"]) };
     let built = cargo().args(TESTS).args(profile).arg("--list").stdout(Stdio::null()).status()?;
     if !built.success() {
-        return Err(format!("the tests cannot be built or listed ({built})").into());
+        return Err(format!("the tests cannot be built or listed ({built}); see above").into());
     }
     let run = |which: &&[&str]| {
         let mut test = cargo();
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let done = test.wait_with_output()?;
         let (out, words) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
         println!("{words}{out}");
-        // A filter that no test answers to would succeed.
+        // A filter that matches no test would succeed.
         let ran = out.lines().any(|line| line.starts_with("running ") && line != "running 0 tests");
         if !done.status.success() || !ran {
             failed.push(done.status.to_string());
@@ -87,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Valgrind has no AVX-512. Asked for by name, AVX2 makes a test fail if it is not there.
+/// Valgrind has no AVX-512. AVX2 is requested by name, so that a test fails if it is missing.
 fn widest_emulated() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {

@@ -1,7 +1,8 @@
-//! What papers published, and what figures of ours say of it.
+//! Published results of papers, and verdicts on their claims from our own runs.
 //!
-//! A paper is a file of its tables and figures: the published numbers, the claims, and for each claim which figures of which
-//! grid are held against each other, at two scales. Whoever runs the grids hands the figures in; this crate runs nothing.
+//! A file for each paper has its tables and figures, their published numbers and their claims. Each claim
+//! says which columns of which grids decide it, at two scales. Callers run the grids; this crate runs
+//! nothing.
 
 #![forbid(unsafe_code)]
 

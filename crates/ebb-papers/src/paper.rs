@@ -1,74 +1,75 @@
-//! What a paper published, item by item, and by which figures of ours each claim is judged: `experiments/papers/*.toml`.
+//! Published items of a paper, and the tests that decide each claim: `experiments/papers/*.toml`.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
 
-/// One paper.
+/// A paper.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Paper {
-    /// How it is called here: `fdms`.
+    /// The short name, such as `fdms`.
     #[serde(skip)]
     pub name: String,
-    /// What it is about.
+    /// The title.
     pub title: String,
-    /// Where it was published.
+    /// The reference.
     pub reference: String,
-    /// The tables of figures of ours.
+    /// The tables of our own results.
     #[serde(rename = "source")]
     pub sources: Vec<Source>,
-    /// Its tables and figures.
+    /// The tables and figures of the paper.
     #[serde(rename = "item")]
     pub items: Vec<Item>,
 }
 
-/// How much of the authors' protocol is kept.
+/// How closely the authors' protocol is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
-    /// Minutes, on data that need no download.
+    /// Runs of minutes, on data that need no download.
     Small,
-    /// The authors' protocol, as far as it is known and time allows.
+    /// The authors' protocol, as far as it is known and was affordable.
     Paper,
 }
 
-/// A table of figures of ours, in a CSV.
+/// A table of our own results, in a CSV file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// How it is called in its paper's file.
+    /// The name by which claims refer to it.
     pub name: String,
-    /// At which scale.
+    /// The scale of the runs.
     pub scale: Scale,
-    /// How it comes about.
+    /// How the table is made.
     pub kind: SourceKind,
-    /// The grid or configuration, below `experiments/`.
+    /// The path of the grid or configuration below `experiments/`.
     pub file: Option<String>,
-    /// The source whose records it is made from.
+    /// The source whose records the table is computed from.
     pub of: Option<String>,
-    /// How long it takes on two cores.
+    /// The time that the runs take on two cores, in seconds.
     #[serde(default)]
     pub seconds: f64,
-    /// The data sets it needs.
+    /// The data sets that the runs need.
     #[serde(default)]
     pub needs: Vec<String>,
-    /// What is to be said with every verdict from it.
+    /// A remark added to every verdict from this source.
     pub note: Option<String>,
 }
 
-/// How a source comes about.
+/// How a source is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceKind {
-    /// A grid is run.
+    /// By running a grid.
     Grid,
-    /// Selection is played, without training.
+    /// By simulating client selection, without training.
     Selection,
-    /// How well likeness tells true clusters apart, from the friends in the records of another source.
+    /// How well the similarity of clients separates true clusters, from the records of another source.
     Likeness,
-    /// When the loss of those that stay is lower without whoever left, from the records of another source.
+    /// The round from which excluding a leaver lowers the loss of those that stay, from the records of
+    /// another source.
     Crossings,
 }
 
@@ -76,122 +77,122 @@ pub enum SourceKind {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Item {
-    /// Its names; the first is shown.
+    /// The names of the item; the first is shown.
     pub ids: Vec<String>,
-    /// What it is about.
+    /// The title.
     pub title: String,
-    /// What it shows.
+    /// What the item shows.
     pub shows: String,
-    /// What cannot be repeated of it, or differs.
+    /// What cannot be reproduced, or differs.
     pub note: Option<String>,
     /// The paper's numbers.
     pub published: Option<Published>,
-    /// Ours.
+    /// Our tables.
     #[serde(default, rename = "table")]
     pub tables: Vec<ResultTable>,
-    /// What the paper says that it shows.
+    /// The paper's claims about the item.
     #[serde(default, rename = "claim")]
     pub claims: Vec<Claim>,
 }
 
-/// The paper's numbers, as it has them.
+/// The paper's numbers, as printed.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
-    /// The headings after the first.
+    /// The headings of all columns but the first.
     pub columns: Vec<String>,
     /// A name, then its numbers.
     pub rows: Vec<Vec<String>>,
 }
 
-/// A table of ours.
+/// A table of our own results.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResultTable {
-    /// At which scale.
+    /// The scale of the runs.
     pub scale: Scale,
-    /// What it is about, where an item has several.
+    /// The title, where an item has several tables.
     pub title: Option<String>,
-    /// The source of its figures.
+    /// The source of the values.
     pub source: String,
-    /// The values of keys that vary.
+    /// The values of the varied keys.
     #[serde(default, rename = "where")]
     pub at: BTreeMap<String, String>,
-    /// Columns of the source, and their headings.
+    /// Columns of the source, with their headings.
     pub columns: Vec<(String, String)>,
     /// The methods; empty for all.
     #[serde(default)]
     pub methods: Vec<String>,
-    /// What figures are multiplied by.
+    /// The factor that values are multiplied by.
     #[serde(default = "one")]
     pub factor: f64,
-    /// How many digits stand behind the point.
+    /// The number of decimals.
     #[serde(default = "three")]
     pub digits: usize,
 }
 
-/// What the paper says.
+/// A claim of the paper.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// In a sentence.
+    /// The claim in a sentence.
     pub words: String,
-    /// How it is judged at small scale, if it is.
+    /// The test at small scale, if there is one.
     pub small: Option<ClaimTest>,
-    /// How it is judged at the paper's scale, if it is.
+    /// The test at the paper's scale, if there is one.
     pub paper: Option<ClaimTest>,
 }
 
-/// A sum of figures less another, held against a bound.
+/// A difference of two sums of metrics, compared with a bound.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClaimTest {
-    /// The source of figures that do not name another.
+    /// The source of terms that do not name another.
     pub source: String,
-    /// The column of figures that do not name another.
+    /// The column of terms that do not name another.
     pub column: Option<String>,
-    /// The values of keys that vary, for figures that do not name others.
+    /// The values of the varied keys, for terms that do not name others.
     #[serde(default, rename = "where")]
     pub at: BTreeMap<String, String>,
-    /// What is added.
+    /// The terms that are added.
     pub plus: Vec<Term>,
-    /// What is taken away.
+    /// The terms that are subtracted.
     #[serde(default)]
     pub minus: Vec<Term>,
-    /// The claim is that the difference is above this.
+    /// The claim is that the difference is greater than this.
     pub above: Option<f64>,
-    /// The claim is that the difference is below this.
+    /// The claim is that the difference is less than this.
     pub below: Option<f64>,
-    /// The claim is that there is no difference, to the bit.
+    /// The claim is that all values are equal, bit by bit.
     #[serde(default)]
     pub equal: bool,
-    /// What differences are multiplied by.
+    /// The factor that differences are multiplied by.
     #[serde(default = "one")]
     pub factor: f64,
-    /// What they are counted in.
+    /// The unit of differences.
     #[serde(default)]
     pub unit: String,
-    /// What counts where a figure was never reached.
+    /// The value of a run that never reached the level.
     pub never: Option<f64>,
-    /// What is to be said with the verdict.
+    /// A remark added to the verdict.
     pub note: Option<String>,
 }
 
-/// A figure of a method, by seed.
+/// A metric of a method, by seed.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(from = "WrittenTerm")]
 pub struct Term {
     /// The method.
     pub method: String,
-    /// Its source, if another.
+    /// The source, if another than the claim's.
     pub source: Option<String>,
-    /// Its column, if another.
+    /// The column, if another than the claim's.
     pub column: Option<String>,
-    /// The values of keys that vary, if others.
+    /// The values of the varied keys, if others than the claim's.
     pub at: Option<BTreeMap<String, String>>,
 }
 
-/// A term as it is written: a method's name alone, where the rest is the claim's.
+/// A term as written: only a method's name if the rest is as in the claim.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum WrittenTerm {
@@ -232,7 +233,7 @@ impl fmt::Display for Scale {
 }
 
 impl Paper {
-    /// Reads a paper's file, and checks that it fits together.
+    /// Reads a paper's file and checks that its parts fit together.
     pub fn parse(name: &str, text: &str) -> Result<Paper, String> {
         let mut paper: Paper = toml::from_str(text).map_err(|error| error.to_string())?;
         paper.name = name.to_owned();
@@ -250,7 +251,7 @@ impl Paper {
         self.items.iter().find(|item| item.ids.iter().any(|own| own == id))
     }
 
-    /// The sources that an item is judged by at a scale, those that others are made from first.
+    /// The sources of an item's tables and claims at a scale; sources come before those computed from them.
     pub fn sources_of(&self, item: &Item, scale: Scale) -> Vec<&Source> {
         let mut found: Vec<&Source> = Vec::new();
         for name in item.source_names(scale) {
@@ -273,7 +274,8 @@ impl Paper {
             let derived = matches!(source.kind, SourceKind::Likeness | SourceKind::Crossings);
             let known = source.of.as_ref().is_some_and(|of| self.source(of).is_some());
             if derived != known || derived == source.file.is_some() {
-                return Err(format!("source \"{}\" needs a file, or what it is made from", source.name));
+                let needed = "`file`, or `of` with the source that it is computed from";
+                return Err(format!("source \"{}\" needs {needed}", source.name));
             }
         }
         for (at, item) in self.items.iter().enumerate() {
@@ -284,7 +286,9 @@ impl Paper {
             for scale in [Scale::Small, Scale::Paper] {
                 for name in item.source_names(scale) {
                     if self.source(&name).is_none_or(|source| source.scale != scale) {
-                        return Err(format!("{first}: there is no source \"{name}\" at scale {scale}"));
+                        return Err(format!(
+                            "{first}: there is no source \"{name}\" at scale {scale}; add one, or name another"
+                        ));
                     }
                 }
                 for test in item.claims.iter().filter_map(|claim| claim.at(scale)) {
@@ -297,7 +301,7 @@ impl Paper {
 }
 
 impl Source {
-    /// Where its figures lie that come with the program, below `experiments/`.
+    /// The path below `experiments/` of the shipped results.
     pub fn results_file(&self, paper: &str) -> String {
         match &self.file {
             Some(file) => file.replace(".toml", ".csv"),
@@ -307,12 +311,12 @@ impl Source {
 }
 
 impl Item {
-    /// The name it is shown with.
+    /// The name that is shown.
     pub fn id(&self) -> &str {
         self.ids.first().map_or("", String::as_str)
     }
 
-    /// Whether anything of it is run at a scale.
+    /// Whether the item has tables or claims at a scale.
     pub fn has(&self, scale: Scale) -> bool {
         !self.source_names(scale).is_empty()
     }
@@ -329,7 +333,7 @@ impl Item {
 }
 
 impl Claim {
-    /// How it is judged at a scale.
+    /// The test at a scale.
     pub fn at(&self, scale: Scale) -> Option<&ClaimTest> {
         match scale {
             Scale::Small => self.small.as_ref(),
@@ -342,11 +346,11 @@ impl ClaimTest {
     fn check(&self) -> Result<(), String> {
         let bounds = usize::from(self.above.is_some()) + usize::from(self.below.is_some());
         if bounds + usize::from(self.equal) != 1 {
-            return Err("a claim is above something, below something, or equal".to_owned());
+            return Err("a claim needs exactly one of `above`, `below` and `equal`".to_owned());
         }
         let named = |term: &Term| term.column.is_some() || self.column.is_some();
         if self.plus.is_empty() || !self.plus.iter().chain(&self.minus).all(named) {
-            return Err("a claim needs figures to add, and a column for each".to_owned());
+            return Err("a claim needs terms in `plus`, and a column for each".to_owned());
         }
         Ok(())
     }

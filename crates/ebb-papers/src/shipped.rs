@@ -1,4 +1,4 @@
-//! The files that come with the program: what papers published, the grids that repeat it, and what came of those.
+//! The files that are part of the program: published results, the grids that reproduce them, and our results.
 
 macro_rules! files {
     ($($name:literal,)*) => {
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// A claim on a column or a method that no grid has would never be more than "not run".
+    /// A claim that names a missing column or method would stay "not run" for ever.
     #[test]
     fn every_claim_finds_its_results() {
         for name in PAPERS {
@@ -203,7 +203,7 @@ mod tests {
                     for term in test.plus.iter().chain(&test.minus) {
                         let source = paper.source(term.source.as_ref().unwrap_or(&test.source)).unwrap();
                         let csv = source.results_file(name);
-                        // Not run yet.
+                        // This grid has not run yet.
                         let Some(text) = file(&csv) else { continue };
                         let column = term.column.as_ref().or(test.column.as_ref()).unwrap();
                         let heading = text.lines().next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The figures of a finished grid, and what they say of a claim.
+//! The results of a finished grid, and the test of a claim.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,17 +11,17 @@ pub struct Study {
     rows: Vec<BTreeMap<String, String>>,
 }
 
-/// Which rows: a method, and the value of the key that varies, if one does.
+/// Selects rows: those of a method, and of one value of the varied key.
 #[derive(Clone, Copy, Debug)]
 pub struct RowFilter<'a> {
     /// The method.
     pub method: &'a str,
-    /// The key that varies, and its value.
+    /// The varied key and its value.
     pub varied: Option<(&'a str, &'a str)>,
 }
 
 impl Study {
-    /// Reads a CSV; one that is not there has no rows.
+    /// Reads a CSV file; a missing one has no rows.
     pub fn read(path: &Path) -> Result<Study, csv::Error> {
         if !path.exists() {
             return Ok(Study::default());
@@ -29,7 +29,7 @@ impl Study {
         Study::rows_of(csv::Reader::from_path(path)?)
     }
 
-    /// The same of text.
+    /// Reads the text of a CSV file.
     pub fn parse(text: &str) -> Result<Study, csv::Error> {
         Study::rows_of(csv::Reader::from_reader(text.as_bytes()))
     }
@@ -38,12 +38,12 @@ impl Study {
         Ok(Study { rows: reader.deserialize().collect::<Result<_, _>>()? })
     }
 
-    /// Whether there is no row.
+    /// Whether the study has no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// The methods, in the order in which they come.
+    /// The methods, in order of appearance.
     pub fn methods(&self) -> Vec<String> {
         let mut methods: Vec<String> = Vec::new();
         for method in self.rows.iter().filter_map(|row| row.get("method")) {
@@ -59,12 +59,12 @@ impl Study {
         self.rows.iter().filter_map(|row| row.get("settings").cloned()).collect()
     }
 
-    /// A column, by seed.
+    /// A column by seed.
     pub fn column(&self, filter: RowFilter<'_>, column: &str) -> BTreeMap<u32, f64> {
         self.column_where(filter.method, filter.varied.as_slice(), column)
     }
 
-    /// An accuracy by seed; of a run whose model was lost it is 0, whenever that happened.
+    /// An accuracy by seed; 0 for a run that diverged, in whichever round.
     pub fn accuracies_where(
         &self,
         method: &str,
@@ -77,8 +77,9 @@ impl Study {
         scores
     }
 
-    /// A figure by seed as claims are judged by it, and the seeds whose runs never came to it: an accuracy of a run whose model was lost
-    /// is 0, and a run that never reached a level counts as if it had in the last of its grid's rounds: it would have been later still.
+    /// A metric by seed, as claims use it, and the seeds whose runs never reached the level. An accuracy of a
+    /// diverged run is 0. A run that never reached a level counts as if it had in the last round of its grid:
+    /// the true round would be later.
     pub fn claim_values_where(
         &self,
         method: &str,
@@ -105,12 +106,12 @@ impl Study {
         (values, never)
     }
 
-    /// The seeds of the rows of a method.
+    /// The seeds of a method's rows.
     pub fn seeds_where(&self, method: &str, varied: &[(&str, &str)]) -> Vec<u32> {
         self.column_where(method, varied, "seed").into_keys().collect()
     }
 
-    /// The same where several keys vary.
+    /// As [`Study::column`], where several keys vary.
     pub fn column_where(&self, method: &str, varied: &[(&str, &str)], column: &str) -> BTreeMap<u32, f64> {
         let is_it = |row: &&BTreeMap<String, String>| {
             let is = |(key, value): (&str, &str)| row.get(key).is_some_and(|found| found == value);
@@ -122,31 +123,31 @@ impl Study {
     }
 }
 
-/// The mean over seeds, as a cell of a table.
+/// Mean, standard deviation and number of seeds, as a cell of a table.
 pub fn mean_cell(values: &BTreeMap<u32, f64>) -> String {
     let values: Vec<_> = values.values().copied().collect();
     match (stats::mean(&values), stats::standard_deviation(&values)) {
-        (Some(mean), Some(deviation)) => format!("{mean:.3} ± {deviation:.3} ({})", values.len()),
+        (Some(mean), Some(std)) => format!("{mean:.3} ± {std:.3} ({})", values.len()),
         (Some(mean), None) => format!("{mean:.3}"),
         _ => "not run".to_owned(),
     }
 }
 
-/// What a claim that `one` is above `other` comes to.
+/// The verdict on the claim that a difference is above a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The whole interval is on the claim's side.
+    /// The whole interval is on the side of the claim.
     Held,
-    /// The interval holds what would make no difference.
+    /// The interval contains the bound.
     Tied,
     /// The whole interval is on the other side.
     Reversed,
-    /// Too few runs.
+    /// There are too few runs.
     NotRun,
 }
 
 impl Verdict {
-    /// For the claim that a difference is above `least`.
+    /// The verdict on the claim that a difference is above `least`.
     pub fn of(difference: Option<Estimate>, least: f64) -> Verdict {
         match difference.filter(|one| one.n_values >= 3).and_then(|one| one.interval()) {
             None => Verdict::NotRun,
@@ -156,7 +157,7 @@ impl Verdict {
         }
     }
 
-    /// In a word.
+    /// The word for the verdict.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::Held => "held",
@@ -167,17 +168,17 @@ impl Verdict {
     }
 }
 
-/// The mean difference over the seeds that both have.
+/// The mean difference over the common seeds, with its interval.
 pub fn difference(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -> Option<Estimate> {
     stats::difference_by_key(one, other)
 }
 
-/// One less the other, by seed.
+/// The difference by seed, over the common seeds.
 pub fn minus(one: &BTreeMap<u32, f64>, other: &BTreeMap<u32, f64>) -> BTreeMap<u32, f64> {
     one.iter().filter_map(|(seed, one)| Some((*seed, one - other.get(seed)?))).collect()
 }
 
-/// The mean over seeds and its interval.
+/// The mean over seeds, with its interval.
 pub fn estimate(values: &BTreeMap<u32, f64>) -> Option<Estimate> {
     let zero = values.keys().map(|seed| (*seed, 0.0)).collect();
     difference(values, &zero)

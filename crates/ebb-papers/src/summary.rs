@@ -1,30 +1,32 @@
-//! All items on one page, a line each.
+//! A page with one line for each item of all papers.
 
 use std::fmt::Write as _;
 
 use crate::paper::{Item, Paper, ResultTable, Scale};
 use crate::verdict::{self, ClaimVerdict, Outcome, Results};
 
-/// When a claim is held.
+/// The rule by which claims are decided.
 pub const RULE: &str = "Held, or reversed: the whole 95 % interval of the difference, paired by seed, is on one side. Tied: it is not. \
-                        Where a claim has a margin, such as half a point, the margin is ours.";
+                        Margins of claims, such as half a point, are ours.";
 
-/// What is known of a paper: its figures at both scales.
+/// A paper and our results at both scales.
 pub struct PaperResults<'p> {
     /// The paper.
     pub paper: &'p Paper,
-    /// The figures of its sources.
+    /// The results of its sources, by name.
     pub results: Results,
 }
 
 /// The page, as Markdown.
 pub fn page(all: &[PaperResults<'_>]) -> String {
     let mut page = String::from(
-        "# What was published, and what came out
+        "# Published results, reproduced
 
-Written by `ebbflow reproduce --scale small --summary FILE`, a line for each table and figure. *Small* runs in minutes on data that need no download, drawn digits or
-SYNTHETIC, whatever data the item names; *paper* is the authors' protocol, as far as it is known and was run. A claim is *held* or *reversed* when the whole 95 % interval of the difference, paired by seed, is on one side, and *tied* when it is not.
-`ebbflow reproduce PAPER/ITEM` repeats one, with the published numbers and each claim beside ours.
+Written by `ebbflow reproduce --scale small --summary FILE`, with a line for each table and figure. *Small* runs in
+minutes on data that need no download, drawn digits or SYNTHETIC, whatever data the item names. *Paper* is the authors'
+protocol, as far as it is known and was run. A claim is *held* or *reversed* when the whole 95 % interval of the
+difference, paired by seed, is on one side, and *tied* when it is not. `ebbflow reproduce PAPER/ITEM` repeats one item,
+and compares its published numbers and each claim with ours.
 
 | item | | small | paper |
 |---|---|---|---|
@@ -41,11 +43,11 @@ SYNTHETIC, whatever data the item names; *paper* is the authors' protocol, as fa
             let _ = writeln!(page, "| {} | {} | {small} | {large} |", ids.join(" "), item.title);
         }
     }
-    page.push_str("\nThe same runs, so no evidence of their own, at small scale:\n\n");
+    page.push_str("\nItems with the same runs at small scale, which are not independent evidence:\n\n");
     for shared in all.iter().flat_map(|paper_results| shared_runs(paper_results.paper)) {
         let _ = writeln!(page, "- {shared}");
     }
-    page.push_str("\nWhat was reversed, and where:\n\n");
+    page.push_str("\nReversed claims:\n\n");
     for PaperResults { paper, results } in all {
         for item in &paper.items {
             for scale in [Scale::Small, Scale::Paper] {
@@ -58,7 +60,7 @@ SYNTHETIC, whatever data the item names; *paper* is the authors' protocol, as fa
                         };
                         let _ = writeln!(
                             page,
-                            "- `{name}/{id}`, {scale}: {} {}{notes}.",
+                            "- `{name}/{id}`, {scale}: {}\n  {}{notes}.",
                             one.claim, one.difference
                         );
                     }
@@ -67,14 +69,15 @@ SYNTHETIC, whatever data the item names; *paper* is the authors' protocol, as fa
         }
     }
     page.push_str(
-        "\nMore of each study, and why some claims do not come out: [friends](fdms.md), [selection](e3cs.md), [half-done work](flex-schemes.md),
-[newcomers](flex-arrivals.md), [leavers](flex-departures.md), [snapshots](fast.md); no paper's, but ours: [twelve recipes on four worlds](field.md),
-[four recipes over a network](network.md), [replays of real runs](replay.md).\n",
+        "\nThe studies in full, with explanations where claims do not hold: [friends](fdms.md), [client selection](e3cs.md),
+[partial work](flex-schemes.md), [arrivals](flex-arrivals.md), [departures](flex-departures.md), [snapshots](fast.md).
+Studies of our own: [twelve recipes on four worlds](field.md), [four recipes over a network](network.md),
+[replays of real runs](replay.md).\n",
     );
     page
 }
 
-/// The items of a paper that are judged by the same runs at small scale, a line for each set of runs.
+/// The items of a paper that share their runs at small scale, a line for each set of runs.
 fn shared_runs(paper: &Paper) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let grids = paper.sources.iter().filter(|source| source.scale == Scale::Small && source.of.is_none());
@@ -109,7 +112,7 @@ pub fn item(paper: &Paper, item: &Item, scale: Scale, results: &Results) -> Stri
     text
 }
 
-/// The tables of an item, each with its title: the published numbers, then ours.
+/// The tables of an item with their titles: the published numbers, then ours.
 pub fn tables(item: &Item, scale: Scale, results: &Results) -> Vec<(String, Vec<Vec<String>>)> {
     let mut all = Vec::new();
     if let Some(published) = &item.published {
@@ -118,7 +121,7 @@ pub fn tables(item: &Item, scale: Scale, results: &Results) -> Vec<(String, Vec<
         all.push(("Published".to_owned(), rows));
     }
     let own: Vec<_> = item.tables.iter().filter(|table| table.scale == scale).collect();
-    // Neighbours with the same columns are one table.
+    // Neighbouring tables with the same columns become one.
     for group in own.chunk_by(|one, next| headings(one).eq(headings(next))) {
         let mut rows: Vec<Vec<String>> = Vec::new();
         for table in group {

@@ -1,4 +1,4 @@
-//! What figures say of a claim.
+//! Decides claims from our own results.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,43 +7,43 @@ use ebb_record::stats::{self, Estimate};
 use crate::paper::{ClaimTest, Item, Paper, ResultTable, Scale, Term};
 use crate::study::{Study, Verdict, estimate, minus};
 
-/// The figures of a paper's sources, by name.
+/// The results of a paper's sources, by name.
 pub type Results = BTreeMap<String, Study>;
 
-/// What a claim came to.
+/// The verdict on a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimVerdict {
-    /// What the paper says.
+    /// The claim.
     pub claim: String,
-    /// What came out.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The difference with its interval, in words; empty where there is none.
+    /// The difference with its interval, as text; empty if there is none.
     pub difference: String,
-    /// What is to be said with it.
+    /// Remarks on the source and on the claim.
     pub notes: Vec<String>,
 }
 
-/// What a claim came to, in a word.
+/// The outcome of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is so.
+    /// The claim is true.
     Held,
-    /// It cannot be told from chance.
+    /// The difference is within noise.
     Tied,
-    /// It is the other way round.
+    /// The opposite is true.
     Reversed,
-    /// What should be the same is not.
+    /// Values that should be equal differ.
     Differs,
-    /// Fewer than three seeds say nothing.
+    /// There are fewer than three seeds.
     TooFew,
-    /// Nothing was run that would say.
+    /// The runs are missing.
     NotRun,
-    /// Nothing at this scale could say.
+    /// The claim has no test at this scale.
     NotTested,
 }
 
 impl Outcome {
-    /// In a word or two.
+    /// The outcome in a few words.
     pub fn name(self) -> &'static str {
         match self {
             Outcome::Held => "held",
@@ -68,7 +68,7 @@ impl From<Verdict> for Outcome {
     }
 }
 
-/// What each claim of an item comes to at a scale.
+/// The verdicts on the claims of an item, at a scale.
 pub fn claim_verdicts(paper: &Paper, item: &Item, scale: Scale, results: &Results) -> Vec<ClaimVerdict> {
     let one = |claim: &crate::paper::Claim| {
         let words = claim.words.clone();
@@ -97,7 +97,7 @@ fn test_claim(test: &ClaimTest, results: &Results) -> (Outcome, String) {
         |of: &BTreeMap<u32, f64>| -> BTreeMap<u32, f64> { of.keys().map(|seed| (*seed, 0.0)).collect() };
     let mut differences: Option<BTreeMap<u32, f64>> = None;
     let mut n_never = 0;
-    // Seeds in which no run of any term got there say nothing of who was first.
+    // Seeds in which no run of any term reached the level do not count.
     let mut reached_by_none: Option<BTreeSet<u32>> = None;
     for (terms, sign) in [(&test.plus, 1.0), (&test.minus, -1.0)] {
         for term in terms {
@@ -107,7 +107,7 @@ fn test_claim(test: &ClaimTest, results: &Results) -> (Outcome, String) {
                 Some(reached_by_none.map_or_else(|| seeds_never.clone(), |so_far| &so_far & &seeds_never));
             let signed: BTreeMap<u32, f64> =
                 values.into_iter().map(|(seed, value)| (seed, -sign * value)).collect();
-            // Only seeds that all of them have count.
+            // Only the common seeds of all terms count.
             differences = Some(match differences {
                 None => minus(&zero(&signed), &signed),
                 Some(so_far) => minus(&so_far, &signed),
@@ -118,7 +118,7 @@ fn test_claim(test: &ClaimTest, results: &Results) -> (Outcome, String) {
         (differences.unwrap_or_default(), reached_by_none.unwrap_or_default());
     differences.retain(|seed, _| !reached_by_none.contains(seed));
     if differences.is_empty() && !reached_by_none.is_empty() {
-        return (Outcome::Tied, "no run got there".to_owned());
+        return (Outcome::Tied, "no run reached the level".to_owned());
     }
     if test.equal {
         let outcome = match differences.values().all(|difference| *difference == 0.0) {
@@ -144,13 +144,13 @@ fn test_claim(test: &ClaimTest, results: &Results) -> (Outcome, String) {
     };
     let never_text = match n_never {
         0 => String::new(),
-        1 => "; 1 run never got there".to_owned(),
-        some => format!("; {some} runs never got there"),
+        1 => "; 1 run never reached the level".to_owned(),
+        some => format!("; {some} runs never reached the level"),
     };
     (outcome, difference_text(found, test) + &never_text)
 }
 
-/// The figures of a term by seed, and the seeds whose runs never came to it.
+/// The metric of a term by seed, and the seeds whose runs never reached the level.
 fn column(test: &ClaimTest, term: &Term, results: &Results) -> (BTreeMap<u32, f64>, BTreeSet<u32>) {
     let source = term.source.as_ref().unwrap_or(&test.source);
     let (Some(study), Some(column)) = (results.get(source), term.column.as_ref().or(test.column.as_ref()))
@@ -197,7 +197,8 @@ fn signed(value: f64) -> String {
     if value.abs() < 1.0 { format!("{value:+.3}") } else { format!("{value:+.2}") }
 }
 
-/// A table of ours: the heading, then a row a method, each figure the mean over seeds and its standard deviation.
+/// A table of our results: the heading, then a row for each method with mean and standard deviation over
+/// seeds.
 pub fn table(table: &ResultTable, results: &Results) -> Vec<Vec<String>> {
     let study = results.get(&table.source).cloned().unwrap_or_default();
     let methods = if table.methods.is_empty() { study.methods() } else { table.methods.clone() };
@@ -214,8 +215,8 @@ pub fn table(table: &ResultTable, results: &Results) -> Vec<Vec<String>> {
             let values: Vec<_> = values.into_values().map(|value| table.factor * value).collect();
             let digits = table.digits;
             match (stats::mean(&values), stats::standard_deviation(&values)) {
-                (Some(mean), Some(deviation)) => {
-                    format!("{mean:.digits$} ± {deviation:.digits$} ({})", values.len())
+                (Some(mean), Some(std)) => {
+                    format!("{mean:.digits$} ± {std:.digits$} ({})", values.len())
                 }
                 (Some(mean), None) => format!("{mean:.digits$}"),
                 _ if study.seeds_where(&method, &at).is_empty() => "not run".to_owned(),
@@ -227,7 +228,7 @@ pub fn table(table: &ResultTable, results: &Results) -> Vec<Vec<String>> {
     rows
 }
 
-/// How many claims came to what, in a few words: "3 of 5 held, 1 tied, 1 reversed".
+/// How many claims had which outcome: "3 of 5 held, 1 tied, 1 reversed".
 pub fn count_outcomes(verdicts: &[ClaimVerdict]) -> String {
     let count = |outcome: Outcome| verdicts.iter().filter(|one| one.outcome == outcome).count();
     let untested = [Outcome::NotTested, Outcome::NotRun, Outcome::TooFew];
@@ -308,8 +309,8 @@ small = { source = "s", column = "accuracy>=0.5", where = { k = "1" }, plus = ["
 words = "Nobody looked."
 "#;
 
-    /// a is .1, .2 and .3 above b at 1; at 2 it is .1 below in every seed, and b there is what a is at 1. Where b gets to a half at 1, it
-    /// is late; in one seed it lost its model.
+    /// At k = 1, a is .1, .2 and .3 above b. At k = 2, it is .1 below b in every seed, and b equals a at k =
+    /// 1. At k = 1, b reaches a half late, and one of its runs diverged.
     const CSV: &str = "method,k,seed,accuracy,regain,rounds,ending,accuracy>=0.5
 a,1,1,0.5,10,120,rounds,10\na,1,2,0.6,12,120,rounds,12\na,1,3,0.7,11,120,rounds,11
 b,1,1,0.4,,120,rounds,\nb,1,2,0.4,90,120,rounds,90\nb,1,3,0.4,95,120,rounds,95
@@ -327,40 +328,44 @@ c,1,1,0.5,,120,rounds,\nc,1,2,,,7,diverged,\nc,1,3,0.7,,120,rounds,
     #[test]
     fn claims_are_decided_by_the_whole_interval_of_paired_differences() {
         let verdicts = example_verdicts();
-        // 20 points, a deviation of 10, and a t of 4.303: 24.84 to each side.
+        // A mean of 20 points, a std of 10 and t = 4.303 give 24.84 to each side.
         assert_eq!(verdicts[0].outcome, Outcome::Tied);
         assert_eq!(verdicts[0].difference, "+20.00 points (-4.84 to +44.84, 3 seeds)");
         assert_eq!(verdicts[0].notes, ["few rounds"]);
         assert_eq!(verdicts[1].outcome, Outcome::Tied);
         assert!(verdicts[1].difference.ends_with(", claimed: below 30"), "{}", verdicts[1].difference);
-        // -.1 less .2 in the mean.
+        // The mean of -.1 minus .2.
         assert_eq!(verdicts[2].outcome, Outcome::Reversed, "{:?}", verdicts[2]);
         assert_eq!(
             (verdicts[3].outcome, verdicts[3].difference.as_str()),
             (Outcome::Held, "at most 0 apart, 3 seeds")
         );
-        // 90, 78 and 84 rounds; who never reached it counts with 100.
+        // 90, 78 and 84 rounds; a run that never reached the level counts as 100.
         assert_eq!(verdicts[4].outcome, Outcome::Held);
         assert!(verdicts[4].difference.starts_with("+84.00 ("), "{}", verdicts[4].difference);
-        assert!(verdicts[4].difference.ends_with("; 1 run never got there"), "{}", verdicts[4].difference);
-        // 110, 78 and 84: whoever never got there counts with all 120 rounds.
+        assert!(
+            verdicts[4].difference.ends_with("; 1 run never reached the level"),
+            "{}",
+            verdicts[4].difference
+        );
+        // 110, 78 and 84 rounds; a run that never reached the level counts as all 120.
         assert_eq!(verdicts[5].outcome, Outcome::Held);
         assert!(verdicts[5].difference.starts_with("+90.67 ("), "{}", verdicts[5].difference);
         assert!(
-            verdicts[5].difference.ends_with(", 3 seeds); 1 run never got there"),
+            verdicts[5].difference.ends_with(", 3 seeds); 1 run never reached the level"),
             "{}",
             verdicts[5].difference
         );
         assert_eq!(
             (verdicts[6].outcome, verdicts[6].difference.as_str()),
-            (Outcome::Tied, "no run got there")
+            (Outcome::Tied, "no run reached the level")
         );
         assert_eq!(verdicts[7].outcome, Outcome::NotTested);
         assert_eq!(count_outcomes(&verdicts), "3 of 7 held, 3 tied, 1 reversed, 1 not tested");
     }
 
     #[test]
-    fn a_run_that_lost_its_model_has_an_accuracy_of_0() {
+    fn a_diverged_run_has_an_accuracy_of_0() {
         let study = Study::parse(CSV).unwrap();
         let at = [("k", "1")];
         assert_eq!(
@@ -391,11 +396,15 @@ c,1,1,0.5,,120,rounds,\nc,1,2,,,7,diverged,\nc,1,3,0.7,,120,rounds,
             (
                 "source = \"s\"\ncolumns",
                 "source = \"q\"\ncolumns",
-                "p: table-1: there is no source \"q\" at scale small",
+                "p: table-1: there is no source \"q\" at scale small; add one, or name another",
             ),
-            (", equal = true", "", "p: table-1: a claim is above something, below something, or equal"),
+            (", equal = true", "", "p: table-1: a claim needs exactly one of `above`, `below` and `equal`"),
             ("ids = [\"table-1\", \"t\"]", "ids = []", "p: an item has no id"),
-            ("file = \"x.toml\"\n", "", "p: source \"s\" needs a file, or what it is made from"),
+            (
+                "file = \"x.toml\"\n",
+                "",
+                "p: source \"s\" needs `file`, or `of` with the source that it is computed from",
+            ),
         ] {
             let text = PAPER.replacen(from, to, 1);
             assert_ne!(text, PAPER);

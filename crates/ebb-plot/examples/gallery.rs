@@ -1,4 +1,5 @@
-//! Draws one of each picture, light and dark, into a folder: `cargo run -p ebb-plot --example gallery -- FOLDER`.
+//! Draws one of each kind of plot, light and dark, into a folder: `cargo run -p ebb-plot --example gallery --
+//! FOLDER`.
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Numbers between 0 and 1 that look random and are the same everywhere.
+/// Pseudo-random numbers from 0 to 1 that are the same on every machine.
 fn noise(seed: usize) -> f64 {
     let mixed = (seed as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -51,7 +52,7 @@ fn lines() -> Lines {
             reached * (1.0 - (-(round as f64) / (12.0 + 3.0 * idx as f64)).exp())
                 + 0.02 * (noise(1000 * idx + round) - 0.5)
         };
-        // One line pauses, as a run does that lost its evaluations.
+        // One line has a gap, like a run whose evaluations were lost.
         let shown =
             |round: usize| if idx == 2 && (40..50).contains(&round) { f64::NAN } else { value(round) };
         let points: Vec<_> = (0..=120).map(|round| (round as f64, shown(round))).collect();
@@ -59,7 +60,7 @@ fn lines() -> Lines {
         Series { name: (*name).into(), points, band }
     });
     Lines {
-        title: "Test accuracy when half of the clients are silent".into(),
+        title: "Test accuracy with half of the clients absent".into(),
         x_label: "round".into(),
         y_label: "test accuracy".into(),
         series: series.collect(),
@@ -86,7 +87,7 @@ fn bars() -> Bars {
 fn boxes() -> Boxes {
     let values = |idx: usize| (0..60).map(move |at| 2.0 + idx as f64 + 8.0 * noise(100 * idx + at).powi(4));
     Boxes {
-        title: "Time to answer".into(),
+        title: "Response time".into(),
         x_label: String::new(),
         y_label: "seconds".into(),
         groups: (0..12).map(|idx| format!("speed class {idx}")).collect(),
@@ -102,8 +103,8 @@ fn raster() -> Raster {
         name: format!("client {client}"),
         cells: (0..300)
             .map(|round| match noise(7919 * client + round / (1 + client / 6)) {
-                chance if chance < 0.55 => Some(0),
-                chance if chance < 0.65 => Some(1),
+                uniform if uniform < 0.55 => Some(0),
+                uniform if uniform < 0.65 => Some(1),
                 _ => None,
             })
             .collect(),
@@ -127,7 +128,7 @@ fn heat() -> HeatMap {
         (row, column) => 0.08 * noise(31 * row + column),
     };
     HeatMap {
-        title: "Which digit is taken for which".into(),
+        title: "Confusion of digits".into(),
         x_label: "predicted".into(),
         y_label: "true".into(),
         value_label: "share".into(),
@@ -148,7 +149,7 @@ fn heat_large() -> HeatMap {
         }
     };
     HeatMap {
-        title: "How similar clients are".into(),
+        title: "Client similarity".into(),
         x_label: String::new(),
         y_label: String::new(),
         value_label: "cosine of updates".into(),
@@ -173,7 +174,7 @@ fn mosaic(n_clients: usize, n_labels: usize) -> Mosaic {
         (size * share) as u64
     };
     Mosaic {
-        title: format!("Which labels {n_clients} clients hold"),
+        title: format!("Labels of {n_clients} clients"),
         x_label: "client, as wide as its share of the samples".into(),
         y_label: "share of the client's samples".into(),
         clients: (0..n_clients).map(|at| at.to_string()).collect(),

@@ -1,17 +1,17 @@
-//! Ranges of values, where their ticks go and what those are called.
+//! Ranges of values, with the places and the labels of their ticks.
 
 use std::ops::Range;
 
 use plotters::coord::ranged1d::Ranged;
 use plotters::coord::types::RangedCoordf64;
 
-/// Whether a value can be shown; all others are gaps.
+/// Whether a value can be shown; others are gaps.
 pub(crate) fn is_shown(value: f64) -> bool {
-    // Beyond this a difference of two values, or its square, may not be a number.
+    // A larger value could overflow in a difference or a square.
     value.abs() < 1e100
 }
 
-/// The lowest and the highest value that can be shown.
+/// The lowest and the highest value that can be shown; `None` without any.
 pub(crate) fn span(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
     let shown = values.into_iter().filter(|&value| is_shown(value));
     shown.fold(None, |span, value| match span {
@@ -20,7 +20,7 @@ pub(crate) fn span(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> 
     })
 }
 
-/// The span with air at both ends, but none beyond zero where no value is.
+/// The span with padding at both ends, but not across zero.
 pub(crate) fn with_padding((low, high): (f64, f64), share: f64) -> Range<f64> {
     let (low, high) = widened(low, high);
     let air = (high - low) * share;
@@ -30,13 +30,13 @@ pub(crate) fn with_padding((low, high): (f64, f64), share: f64) -> Range<f64> {
     from..to
 }
 
-/// The span as it is, if that has a width.
+/// The span without padding; widened if it is empty.
 pub(crate) fn exact((low, high): (f64, f64)) -> Range<f64> {
     let (low, high) = widened(low, high);
     low..high
 }
 
-/// Values that are all but equal get a range around them.
+/// A range around values that are almost equal.
 fn widened(low: f64, high: f64) -> (f64, f64) {
     let magnitude = low.abs().max(high.abs());
     let least = (magnitude * 1e-9).max(1e-12);
@@ -47,20 +47,21 @@ fn widened(low: f64, high: f64) -> (f64, f64) {
     (low - half, high + half)
 }
 
-/// Round values within the range, at most so many, and their names.
+/// At most `at_most` round values within the range, and their labels.
 pub(crate) fn ticks(range: &Range<f64>, at_most: usize) -> Vec<(f64, String)> {
     let width = range.end - range.start;
     let slack = width * 1e-9;
-    let inside = |value: &f64| *value >= range.start - slack && *value <= range.end + slack;
+    let in_range = |value: &f64| *value >= range.start - slack && *value <= range.end + slack;
     let values: Vec<f64> =
-        RangedCoordf64::from(range.clone()).key_points(at_most).into_iter().filter(inside).collect();
+        RangedCoordf64::from(range.clone()).key_points(at_most).into_iter().filter(in_range).collect();
     let steps = values.windows(2).map(|pair| pair[1] - pair[0]);
     let step = steps.fold(f64::INFINITY, f64::min).min(width);
     let largest = values.iter().fold(0.0, |largest: f64, value| largest.max(value.abs()));
     values.into_iter().map(|value| (value, tick_name(value, step, largest))).collect()
 }
 
-/// A value, to the digit that tells it from its neighbours a step away, and written like the largest of them.
+/// A value with the digits that distinguish it from its neighbours a step away, in the notation of the
+/// largest.
 fn tick_name(value: f64, step: f64, largest: f64) -> String {
     if value.abs() < step * 1e-6 {
         return "0".into();
@@ -74,20 +75,20 @@ fn tick_name(value: f64, step: f64, largest: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// A value to two digits of what the range is wide.
+/// A value rounded to two digits of the range's width.
 pub(crate) fn format_in_range(value: f64, range: &Range<f64>) -> String {
     let step = 10.0_f64.powi(first_digit_place((range.end - range.start) / 5.0) - 1);
     let largest = range.start.abs().max(range.end.abs());
     if value.abs() < step / 2.0 { "0".into() } else { tick_name(value, step, largest) }
 }
 
-/// The place of the first digit: 0 for 1 to 9, -1 for tenths.
+/// The decimal place of the first digit: 0 for 1 to 9, -1 for tenths.
 fn first_digit_place(value: f64) -> i32 {
-    // A step of 0.001 may be computed as a little less.
+    // A step of 0.001 may be computed as slightly less.
     (value.log10() + 1e-9).floor() as i32
 }
 
-/// Every how many names, so that what is left has room.
+/// The stride at which the names that are kept have enough space.
 pub(crate) fn thinned(n_names: usize, fits: f64) -> usize {
     let mut steps = (0..).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_usize.pow(power)));
     let wanted = (n_names as f64 / fits.max(1.0)).ceil() as usize;
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_not_seen() {
+    fn values_that_are_not_finite_do_not_count_for_the_span() {
         assert_eq!(span([f64::NAN, 2.0, f64::INFINITY, -1.0, 1e101]), Some((-1.0, 2.0)));
         assert_eq!(span([f64::NAN]), None);
     }

@@ -1,4 +1,4 @@
-//! Bars, side by side in groups.
+//! Bar charts: groups of bars.
 
 use crate::axis::{exact, is_shown, span};
 use crate::canvas::{Canvas, draw_svg};
@@ -10,17 +10,17 @@ use crate::theme::{Colour, Theme};
 /// Groups of bars.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Bars {
-    /// What the picture shows.
+    /// The title above the plot.
     pub title: String,
-    /// What the groups are.
+    /// The label of the x-axis.
     pub x_label: String,
-    /// What a bar's height is.
+    /// The label of the y-axis.
     pub y_label: String,
-    /// The groups' names, from left to right.
+    /// The names of the groups, from left to right.
     pub groups: Vec<String>,
-    /// The bars of each group: one a series.
+    /// The series: each has one bar in every group.
     pub series: Vec<BarSeries>,
-    /// Whether each group has a colour of its own, rather than each series.
+    /// Whether each group has its own colour, rather than each series.
     pub by_group: bool,
 }
 
@@ -29,17 +29,17 @@ pub struct Bars {
 pub struct BarSeries {
     /// Its name in the legend.
     pub name: String,
-    /// Its value in each group; what is not a number has no bar.
+    /// The value in each group; NaN has no bar.
     pub values: Vec<f64>,
-    /// For each group, from where to where the value may lie.
+    /// For each group, the ends of the interval around its value.
     pub spread: Option<Vec<(f64, f64)>>,
 }
 
 impl Bars {
-    /// Draws them, from zero.
+    /// Draws the bars, from zero.
     ///
     /// # Errors
-    /// When no value can be shown, a series has not a value for each group, or there is no room.
+    /// If no value can be shown, a series lacks a value for a group, or the size leaves no space.
     pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
         self.check()?;
         let values = self.series.iter().flat_map(|series| series.values.iter().copied());
@@ -51,7 +51,7 @@ impl Bars {
         let air = (range.end - range.start) * 0.05;
         let from = if low < 0.0 { range.start - air } else { 0.0 };
         let to = if high > 0.0 { range.end + air } else { 0.0 };
-        // Bars that are all zero still need a height to have none of.
+        // A plot of zeros still needs a range.
         let range = if from < to { from..to } else { 0.0..1.0 };
 
         let keys = self.series.iter().enumerate().filter(|_| !self.by_group).map(|(idx, series)| {
@@ -93,7 +93,7 @@ impl Bars {
     }
 }
 
-/// The share of a group's width that its bars take.
+/// The part of a group's width that its bars fill.
 const FILLED: f64 = 0.76;
 
 impl BarSeries {
@@ -108,7 +108,7 @@ impl BarSeries {
         for (group, &value) in self.values.iter().enumerate().filter(|(_, value)| is_shown(**value)) {
             let from = group as f64 + (1.0 - FILLED) / 2.0 + idx as f64 * width;
             let (one, other) = (plane.at(from, 0.0), plane.at(from + width, value));
-            // Neighbours of one group stay apart where there is room for it.
+            // Bars of one group are separated if they are wide enough.
             let gap = if n_series > 1 && other.0 - one.0 > 6.0 { 1.0 } else { 0.0 };
             canvas.rect(one, (other.0 - gap, other.1), colour(group));
             let spread = self.spread.as_ref().map(|spread| spread[group]);
@@ -122,7 +122,7 @@ impl BarSeries {
     }
 }
 
-/// A line with ends, from one height to another.
+/// A vertical line with ends, between two heights.
 fn whisker(canvas: &Canvas<'_>, middle: f64, (low, high): (f64, f64), half: f64) {
     let ink = canvas.theme.ink();
     canvas.line(&[(middle, low), (middle, high)], ink, 1.3);
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// Left, top, width, height of the rectangles in this colour, without the swatch in the legend.
+    /// Left, top, width and height of the rectangles in this colour, without the swatch in the legend.
     fn rects(text: &str, colour: &str) -> Vec<[i32; 4]> {
         let of_colour = |row: &&str| row.starts_with("<rect") && row.contains(colour);
         let number = |row: &str, key: &str| {
@@ -203,7 +203,7 @@ mod tests {
             let svg = bars.draw(Theme::Light, Size::default()).unwrap();
             svg.as_str().lines().filter(|row| row.starts_with("<rect") && row.contains(colour)).count()
         };
-        // Two bars and the legend's box.
+        // Two bars and the box of the legend.
         assert_eq!((boxes(&alone, "#0072B2"), boxes(&alone, "#D55E00")), (3, 0));
         alone.by_group = true;
         assert_eq!((boxes(&alone, "#0072B2"), boxes(&alone, "#D55E00")), (1, 1));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let draw = |bars: &Bars| bars.draw(Theme::Light, Size::default()).map(|_| ());
         assert_eq!(draw(&Bars::default()), Err(PlotError::nothing("")));
         assert_eq!(draw(&bars(&[&[f64::NAN]])), Err(PlotError::nothing("Accuracy")));

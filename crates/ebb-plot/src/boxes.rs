@@ -1,4 +1,4 @@
-//! Boxes: how values of several groups are spread.
+//! Box plots: the distribution of values in several groups.
 
 use crate::axis::{is_shown, span, with_padding};
 use crate::canvas::{Canvas, draw_svg};
@@ -7,19 +7,19 @@ use crate::frame::{Axis, Frame, LegendEntry, Plane, Swatch};
 use crate::svg::{Size, Svg};
 use crate::theme::{Colour, Theme};
 
-/// A box for each group and series: the middle half of its values, their median, and whiskers to the farthest value within
-/// one and a half times the box's height; what lies beyond is a dot.
+/// A box for each group and series, with the quartiles, the median, and whiskers up to 1.5 times the box's
+/// height. Values beyond the whiskers are dots.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Boxes {
-    /// What the picture shows.
+    /// The title above the plot.
     pub title: String,
-    /// What the groups are.
+    /// The label of the x-axis.
     pub x_label: String,
-    /// What the values are.
+    /// The label of the y-axis.
     pub y_label: String,
-    /// The groups' names, from left to right.
+    /// The names of the groups, from left to right.
     pub groups: Vec<String>,
-    /// The boxes of each group, side by side: one a series. A series that is alone has a colour for each group.
+    /// The series: each has one box in every group. A single series has a colour for each group.
     pub series: Vec<BoxSeries>,
 }
 
@@ -28,24 +28,24 @@ pub struct Boxes {
 pub struct BoxSeries {
     /// Its name in the legend.
     pub name: String,
-    /// Its values in each group, in any order; what is not a number is left out, and without any there is no box.
+    /// The values in each group, in any order. NaN is ignored; a group without values has no box.
     pub values: Vec<Vec<f64>>,
 }
 
-/// The share of a group's width that its boxes take.
+/// The part of a group's width that its boxes fill.
 const FILLED: f64 = 0.8;
 
-/// Below this height a box is little more than its median.
+/// A lower box shows little more than its median.
 const FLAT_PX: f64 = 5.0;
 
-/// The most that half a box is wide.
+/// Half of the greatest width of a box.
 const MAX_HALF_WIDTH_PX: f64 = 34.0;
 
 impl Boxes {
-    /// Draws them.
+    /// Draws the boxes.
     ///
     /// # Errors
-    /// When no value can be shown, a series has not values for each group, or there is no room.
+    /// If no value can be shown, a series lacks values for a group, or the size leaves no space.
     pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
         self.check()?;
         let values = || self.series.iter().flat_map(|series| series.values.iter().flatten().copied());
@@ -68,7 +68,7 @@ impl Boxes {
         draw_svg(&self.title, theme, size, |canvas| {
             let plane = frame.draw(canvas)?;
             let width = FILLED / n_series as f64;
-            // Boxes stay apart; one that is alone in its group has room on both sides.
+            // Boxes are separated; a box that is alone in its group has space on both sides.
             let filled = if n_series == 1 { 0.75 } else { 0.8 };
             for (idx, series) in self.series.iter().enumerate() {
                 for (group, values) in series.values.iter().enumerate() {
@@ -117,7 +117,7 @@ impl BoxSummary {
         let near = first_quarter - reach..=third_quarter + reach;
         let (within, mut beyond): (Vec<_>, Vec<_>) =
             values.into_iter().partition(|value| near.contains(value));
-        // Dots in one place look like one.
+        // Dots at the same place are drawn once.
         beyond.dedup();
         let low = within.first().copied().unwrap_or(first_quarter).min(first_quarter);
         let high = within.last().copied().unwrap_or(third_quarter).max(third_quarter);
@@ -144,7 +144,7 @@ impl BoxSummary {
         canvas.translucent_rect((left, top), (right, bottom), colour, 0.3);
         canvas.line(&[(left, top), (right, top), (right, bottom), (left, bottom), (left, top)], colour, 1.5);
         let median = height(self.median);
-        // In a box that is hardly higher than the line, ink would hide its colour.
+        // In a flat box, a line of ink would hide the colour.
         let ink = if bottom - top < FLAT_PX { colour } else { canvas.theme.ink() };
         canvas.line(&[(left, median), (right, median)], ink, 2.0);
         for value in &self.beyond {
@@ -153,7 +153,7 @@ impl BoxSummary {
     }
 }
 
-/// The value below which a share of the sorted values lies; between two of them, as far as the share is.
+/// The quantile of sorted values at a share from 0 to 1, interpolated linearly.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let below = place.floor() as usize;
@@ -221,7 +221,7 @@ mod tests {
         for (word, colour) in [("\nfew\n", "#0072B2"), ("\nmany\n", "#D55E00")] {
             assert!(svg.as_str().contains(word) && svg.as_str().contains(colour), "{word}");
         }
-        // Flat boxes are all colour.
+        // Flat boxes are filled with colour.
         let flat = BoxSeries { name: "flat".into(), values: vec![vec![3.0], vec![3.0, 3.0], vec![4.0]] };
         let flat = Boxes { series: vec![flat], ..boxes.clone() }.draw(Theme::Light, Size::default()).unwrap();
         assert!(!flat.as_str().contains("stroke=\"#1F2328\" stroke-width=\"20\""));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let draw = |values: &[f64]| {
             let series = vec![BoxSeries { name: "s".into(), values: vec![values.to_vec()] }];
             Boxes { groups: vec!["g".into()], series, ..Boxes::default() }

@@ -1,7 +1,7 @@
-//! What pictures are drawn on: plotters' SVG backend, in tenths of a pixel.
+//! The canvas of all plots: plotters' SVG backend, in tenths of a pixel.
 //!
-//! The backend counts in whole units, in which a curve would have steps; so a unit is a tenth of a pixel, and
-//! the first line of the file says so.
+//! The backend has integer coordinates, in which a curve would have steps. A unit is therefore a tenth of a
+//! pixel; the view box of the file scales it back.
 
 use std::cell::Cell;
 use std::sync::Once;
@@ -17,9 +17,9 @@ use crate::error::PlotError;
 use crate::svg::{Area, FAMILY, Size, Svg, font};
 use crate::theme::{Colour, Theme};
 
-/// Units of the file in a pixel.
+/// Units in a pixel.
 const UNITS: f64 = 10.0;
-/// The backend divides a font's size by this.
+/// The backend divides font sizes by this.
 const FONT_UNITS: f64 = UNITS * 1.24;
 const STRING: &str = "a string takes all that is written to it";
 
@@ -29,12 +29,12 @@ pub(crate) type Point = (f64, f64);
 pub(crate) const TITLE_PX: f64 = 16.0;
 pub(crate) const TEXT_PX: f64 = 12.0;
 
-/// How a text hangs on its place.
+/// How a text is aligned to its place.
 #[derive(Clone, Copy)]
 pub(crate) struct Anchor {
     pub(crate) across: HPos,
     pub(crate) along: VPos,
-    /// Read from below to above.
+    /// Reads upwards.
     pub(crate) upward: bool,
 }
 
@@ -51,11 +51,11 @@ pub(crate) struct Canvas<'s> {
     pub(crate) theme: Theme,
     pub(crate) width: f64,
     pub(crate) height: f64,
-    /// Where the data lie, once the frame is drawn.
+    /// The plotting area, once the frame is drawn.
     pub(crate) data: Cell<Option<Area>>,
 }
 
-/// Draws a picture of this size on the theme's ground.
+/// Draws a plot of this size on the theme's background.
 pub(crate) fn draw_svg(
     title: &str,
     theme: Theme,
@@ -76,10 +76,10 @@ pub(crate) fn draw_svg(
         canvas.area.present().expect(STRING);
         data = canvas.data.get();
     }
-    let (_, inside) = drawn.split_once('\n').expect("the backend's first line opens the file");
+    let (_, content) = drawn.split_once('\n').expect("the backend's first line opens the file");
     let text = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" viewBox=\"0 0 {} {}\" \
-         stroke-linejoin=\"round\" role=\"img\" aria-label=\"{}\">\n{inside}",
+         stroke-linejoin=\"round\" role=\"img\" aria-label=\"{}\">\n{content}",
         size.width_px,
         size.height_px,
         units.0,
@@ -94,7 +94,7 @@ impl Canvas<'_> {
         self.translucent_rect(one, other, colour, 1.0);
     }
 
-    /// A rectangle that one sees through.
+    /// A translucent rectangle.
     pub(crate) fn translucent_rect(&self, one: Point, other: Point, colour: Colour, opacity: f64) {
         let corners = [to_units(one), to_units(other)];
         if corners[0].0 != corners[1].0 && corners[0].1 != corners[1].1 {
@@ -128,7 +128,7 @@ impl Canvas<'_> {
         self.area.draw(&Text::new(printable(text), to_units(at), style)).expect(STRING);
     }
 
-    /// How wide a text is; rather a little more than too little.
+    /// The width of a text in pixels, rather over- than underestimated.
     pub(crate) fn width_of(&self, text: &str, size_px: f64) -> f64 {
         let (width, _) = font_of(size_px).box_size(&printable(text)).expect("the font is registered");
         f64::from(width) / UNITS
@@ -138,7 +138,7 @@ impl Canvas<'_> {
         texts.into_iter().map(|text| self.width_of(text, TEXT_PX)).fold(0.0, f64::max)
     }
 
-    /// The text, or as much of its beginning as fits.
+    /// The text, shortened at its end to fit.
     pub(crate) fn fit(&self, text: &str, size_px: f64, width_px: f64) -> String {
         if self.width_of(text, size_px) <= width_px {
             return text.to_owned();
@@ -178,7 +178,7 @@ fn filled(colour: Colour, opacity: f64) -> ShapeStyle {
     ShapeStyle { color: rgba(colour, opacity), filled: true, stroke_width: 0 }
 }
 
-/// Without what no XML file may hold, and without line ends.
+/// The text without line ends and characters that XML forbids.
 fn printable(text: &str) -> String {
     let allowed = |letter: char| !letter.is_control() && letter != '\u{FFFE}' && letter != '\u{FFFF}';
     text.chars().map(|letter| if allowed(letter) { letter } else { ' ' }).collect()

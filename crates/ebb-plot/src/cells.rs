@@ -1,11 +1,11 @@
-//! Rows and columns of cells, put on whole pixels so that no ground shows between them.
+//! Rows and columns of cells on whole pixels, so that no background shows between them.
 
 use crate::frame::Plane;
 
-/// Cells are at least this wide and high; where there are more, neighbours share one.
+/// The least width and height of a cell; neighbours share one if they would be smaller.
 const MIN_CELL_PX: f64 = 2.0;
 
-/// So many equal cells from one pixel to another.
+/// Equal cells between two pixels.
 pub(crate) struct Cells {
     from: f64,
     to: f64,
@@ -27,7 +27,7 @@ impl Cells {
         Cells { from, to, n_values, n_cells: n_values.min(max_cells.max(1)) }
     }
 
-    /// The same in no more cells than these.
+    /// The same range with at most this many cells.
     pub(crate) fn at_most(self, n_cells: usize) -> Self {
         Cells { n_cells: self.n_cells.min(n_cells), ..self }
     }
@@ -36,12 +36,12 @@ impl Cells {
         self.n_cells
     }
 
-    /// Where the cell begins, and so where the one before it ends.
+    /// The pixel at which the cell begins and the one before it ends.
     pub(crate) fn edge(&self, cell: usize) -> f64 {
         (self.from + (self.to - self.from) * cell as f64 / self.n_cells as f64).round()
     }
 
-    /// Which values share the cell.
+    /// The values that share the cell.
     pub(crate) fn values(&self, cell: usize) -> std::ops::Range<usize> {
         cell * self.n_values / self.n_cells..(cell + 1) * self.n_values / self.n_cells
     }

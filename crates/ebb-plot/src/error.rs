@@ -1,43 +1,43 @@
-//! Why something could not be drawn.
+//! Errors of drawing.
 
 use std::fmt;
 
 use crate::svg::MAX_SIDE_PX;
 
-/// Why something could not be drawn.
+/// Why a plot could not be drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlotError {
-    /// There is not a single value that could be shown.
+    /// The data have no value that can be shown.
     Nothing {
-        /// The picture's title.
+        /// The plot's title.
         title: String,
     },
     /// Parts of the data do not fit each other.
     Uneven {
-        /// The picture's title.
+        /// The plot's title.
         title: String,
         /// What was expected, and what was found.
         message: String,
     },
-    /// The size leaves no room for the data beside title, legend and labels.
+    /// The size leaves no space for the data beyond title, legend and labels.
     TooSmall {
-        /// The picture's title.
+        /// The plot's title.
         title: String,
-        /// Width asked for.
+        /// The width that was requested.
         width_px: u32,
-        /// Height asked for.
+        /// The height that was requested.
         height_px: u32,
     },
-    /// No picture has such a size.
+    /// The size is zero or too large.
     Size {
-        /// Width asked for.
+        /// The width that was requested.
         width_px: u64,
-        /// Height asked for.
+        /// The height that was requested.
         height_px: u64,
     },
-    /// The picture could not be turned into pixels.
+    /// The plot could not be rendered as pixels.
     Pixels {
-        /// What the renderer said.
+        /// The renderer's message.
         message: String,
     },
 }
@@ -59,18 +59,18 @@ impl PlotError {
 impl fmt::Display for PlotError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PlotError::Nothing { title } => write!(f, "picture \"{title}\": there is no value to show"),
-            PlotError::Uneven { title, message } => write!(f, "picture \"{title}\": {message}"),
+            PlotError::Nothing { title } => write!(f, "plot \"{title}\": there is no value to show"),
+            PlotError::Uneven { title, message } => write!(f, "plot \"{title}\": {message}"),
             PlotError::TooSmall { title, width_px, height_px } => write!(
                 f,
-                "picture \"{title}\": {width_px} x {height_px} pixels leave no room for the data: \
-                 ask for more, or shorten names"
+                "plot \"{title}\": {width_px} x {height_px} pixels leave no space for the data; \
+                 use a larger size or shorter names"
             ),
             PlotError::Size { width_px, height_px } => write!(
                 f,
-                "a picture of {width_px} x {height_px} pixels: each side has between 1 and {MAX_SIDE_PX}"
+                "a plot of {width_px} x {height_px} pixels is not possible; use 1 to {MAX_SIDE_PX} for each side"
             ),
-            PlotError::Pixels { message } => write!(f, "turning a picture into pixels: {message}"),
+            PlotError::Pixels { message } => write!(f, "the plot could not be rendered as pixels: {message}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Everything around the data: title, legend, axes and their names.
+//! The frame around the data: title, legend, axes and labels.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::svg::Area;
 use crate::theme::Colour;
 
 const MARGIN: f64 = 14.0;
-/// Half of the last tick's name stands right of the data.
+/// Space right of the data for half of the last tick's label.
 const RIGHT_MARGIN: f64 = 26.0;
 const TITLE_LINE: f64 = 22.0;
 const LEGEND_LINE: f64 = 19.0;
@@ -23,9 +23,9 @@ const SWATCH: f64 = 24.0;
 const BOX: f64 = 12.0;
 const AXIS_TITLE: f64 = 22.0;
 const TICK: f64 = 5.0;
-/// From one line of a name to the next.
+/// Height of a line of a label.
 const NAME_LINE: f64 = 15.0;
-/// The longest name beside an axis, as a share of the picture's width.
+/// The greatest width of a label at an axis, as a share of the plot's width.
 const MAX_NAME: f64 = 0.28;
 const MAX_UPWARD_NAME_PX: f64 = 110.0;
 const MIN_WIDTH: f64 = 60.0;
@@ -38,7 +38,7 @@ pub(crate) struct Frame<'p> {
     pub(crate) legend: Vec<LegendEntry<'p>>,
     pub(crate) bottom: Axis<'p>,
     pub(crate) left: Axis<'p>,
-    /// Room kept free right of the data.
+    /// Space kept free right of the data.
     pub(crate) right_px: f64,
 }
 
@@ -58,13 +58,13 @@ pub(crate) enum Swatch {
 pub(crate) enum Axis<'p> {
     /// A range of values.
     Values(Range<f64>),
-    /// A range in whole numbers.
+    /// A range of whole numbers.
     Integers(Range<f64>),
-    /// Names at places of a range.
+    /// Labels at places of a range.
     Names { names: Vec<&'p str>, centres: Vec<f64>, range: Range<f64> },
 }
 
-/// Where the data go.
+/// The plotting area with its two axes.
 pub(crate) struct Plane {
     pub(crate) left: f64,
     pub(crate) top: f64,
@@ -74,21 +74,21 @@ pub(crate) struct Plane {
 }
 
 impl Plane {
-    /// The place of a value.
+    /// The place of a value, in pixels.
     pub(crate) fn at(&self, x: f64, y: f64) -> Point {
         to_point(self.coordinates.translate(&(x, y)))
     }
 }
 
 impl<'p> Axis<'p> {
-    /// A range of values whose ticks are whole numbers if all the values are.
+    /// A range whose ticks are whole numbers if all values are.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>, range: Range<f64>) -> Self {
-        // Only a narrow range has ticks between whole numbers.
+        // Only a narrow range would have ticks between whole numbers.
         let whole = range.end - range.start < 20.0 && values.into_iter().all(|value| value.fract() == 0.0);
         if whole { Axis::Integers(range) } else { Axis::Values(range) }
     }
 
-    /// Names side by side: the i-th owns i to i + 1.
+    /// Labels in a row: the i-th covers i to i + 1.
     pub(crate) fn names(names: impl IntoIterator<Item = &'p String>) -> Self {
         let names: Vec<_> = names.into_iter().map(String::as_str).collect();
         let centres = (0..names.len()).map(|idx| idx as f64 + 0.5).collect();
@@ -117,7 +117,7 @@ impl<'p> Axis<'p> {
     }
 }
 
-/// Names below the data.
+/// The labels below the plotting area.
 struct BottomTicks {
     ticks: Vec<(f64, String)>,
     upward: bool,
@@ -125,7 +125,7 @@ struct BottomTicks {
 }
 
 impl Frame<'_> {
-    /// Draws it, and says where the data go.
+    /// Draws the frame and returns the plotting area.
     pub(crate) fn draw(&self, canvas: &Canvas<'_>) -> Result<Plane, PlotError> {
         let mut top = self.draw_title(canvas, MARGIN);
         top = self.draw_legend(canvas, top) + 12.0;
@@ -165,7 +165,7 @@ impl Frame<'_> {
 
     fn plane(&self, left: f64, top: f64, right: f64, bottom: f64) -> Plane {
         let across = px_to_units(left)..px_to_units(right);
-        // Values grow upwards; names are read from above.
+        // Values grow upwards; labels are listed from above.
         let along = match self.left {
             Axis::Names { .. } => px_to_units(top)..px_to_units(bottom),
             _ => px_to_units(bottom)..px_to_units(top),
@@ -194,7 +194,7 @@ impl Frame<'_> {
             let name = canvas.fit(key.name, TEXT_PX, width * 0.6);
             let taken = key.swatch.width() + 6.0 + canvas.width_of(&name, TEXT_PX) + 14.0;
             let more = format!("and {} more", keys.len() - at);
-            // On the last line, what is left out must still be said.
+            // The last line needs space to name how many entries are left out.
             let is_last = at + 1 == keys.len();
             let kept =
                 if line + 1 == MAX_LEGEND_LINES && !is_last { canvas.width_of(&more, TEXT_PX) } else { 0.0 };
@@ -261,7 +261,7 @@ impl Frame<'_> {
             let height = widest(&fitted) + 3.0;
             return BottomTicks { ticks: fitted, upward: true, height };
         }
-        // Most would overlap: those that are left stand in round steps, and apart where places are uneven.
+        // Where labels would overlap, every n-th is kept; at uneven places, those that have space.
         let step = thinned(ticks.len(), width / (name_width + 10.0));
         let mut taken_to = f64::NEG_INFINITY;
         let apart = |(at, name): &(f64, String)| {
@@ -348,7 +348,7 @@ impl LegendEntry<'_> {
     }
 }
 
-/// The shapes that tell lines apart without colour.
+/// Markers that distinguish lines without colour.
 #[derive(Clone, Copy)]
 pub(crate) struct Marker(pub(crate) usize);
 
@@ -380,12 +380,12 @@ impl Marker {
     }
 }
 
-/// The room for an axis' title.
+/// The height of an axis' title.
 fn axis_title(label: &str) -> f64 {
     if label.is_empty() { 0.0 } else { AXIS_TITLE }
 }
 
-/// A long title takes a second line, broken between words, and no third.
+/// Breaks a long title between words; there are at most two lines.
 fn title_lines(canvas: &Canvas<'_>, title: &str) -> Vec<String> {
     let width = canvas.width - 2.0 * MARGIN;
     let fits = |text: &str| canvas.width_of(text, TITLE_PX) <= width;
@@ -403,7 +403,7 @@ fn title_lines(canvas: &Canvas<'_>, title: &str) -> Vec<String> {
     }
 }
 
-/// The name, broken at the space that is nearest to its middle.
+/// Breaks the label at the space nearest to its middle.
 fn in_two_lines(name: &str) -> String {
     let spaces = name.match_indices(' ').map(|(at, _)| at);
     match spaces.min_by_key(|at| (2 * at).abs_diff(name.len())) {
@@ -412,7 +412,7 @@ fn in_two_lines(name: &str) -> String {
     }
 }
 
-/// The ticks of a scale right of the data, and how wide their names are.
+/// The ticks of a colour scale right of the data, and the width of their labels.
 pub(crate) fn value_axis(canvas: &Canvas<'_>, range: &Range<f64>) -> (Vec<(f64, String)>, f64) {
     let ticks = axis::ticks(range, 6);
     let width = canvas.widest(ticks.iter().map(|(_, name)| name.as_str()));
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_that_is_too_small_is_refused() {
+    fn a_plot_that_is_too_small_is_refused() {
         let found = draw(&frame("t", Axis::Values(0.0..1.0), vec![]), Size { width_px: 90, height_px: 400 });
         assert_eq!(
             found.map(|_| ()),

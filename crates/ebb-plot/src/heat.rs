@@ -1,4 +1,4 @@
-//! Heat maps: a value for each row and column, as a colour.
+//! Heat maps: the value of each row and column as a colour.
 
 use std::ops::Range;
 
@@ -12,42 +12,42 @@ use crate::frame::{Axis, Frame, LegendEntry, Plane, Swatch, value_axis};
 use crate::svg::{Size, Svg};
 use crate::theme::{Colour, Theme};
 
-/// More rows or columns than this would make files that no program likes to open.
+/// Larger files would be slow to open.
 const MAX_CELLS: usize = 256;
 
-/// A table of values as colours, from dark to light, with its scale beside it.
+/// A matrix of values as colours, from dark to light, with a scale.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeatMap {
-    /// What the picture shows.
+    /// The title above the plot.
     pub title: String,
-    /// What the columns are.
+    /// The label of the x-axis.
     pub x_label: String,
-    /// What the rows are.
+    /// The label of the y-axis.
     pub y_label: String,
-    /// What the values are.
+    /// The label of the colour scale.
     pub value_label: String,
-    /// The rows' names, from above.
+    /// The names of the rows, from above.
     pub rows: Vec<String>,
-    /// The columns' names, from left to right.
+    /// The names of the columns, from left to right.
     pub columns: Vec<String>,
-    /// For each row, the value in each column; what is not a number stays empty. Where there are more rows or
-    /// columns than pixels, or than 256, neighbours are averaged.
+    /// For each row, the value in each column; NaN stays empty. With more rows or columns than pixels, or
+    /// than 256, neighbours are averaged.
     pub values: Vec<Vec<f64>>,
-    /// What an empty cell means, for the legend; nothing if that needs no word.
+    /// The meaning of an empty cell in the legend; empty if it needs none.
     pub gap_label: String,
-    /// Whether rows and columns are the same things, so that each beside itself is left blank.
+    /// Whether rows and columns are the same items, so that the diagonal stays blank.
     pub blank_diagonal: bool,
-    /// Whether the names are too many, or too little in order, to stand beside it.
+    /// Whether to hide the names, because they are too many or in no useful order.
     pub hide_names: bool,
     /// The rows and columns before which a line is drawn.
     pub breaks: Vec<usize>,
 }
 
 impl HeatMap {
-    /// Draws it.
+    /// Draws the heat map.
     ///
     /// # Errors
-    /// When no value can be shown, rows and columns do not fit their names, or there is no room.
+    /// If no value can be shown, the matrix does not fit its names, or the size leaves no space.
     pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
         self.check()?;
         let values = span(self.values.iter().flatten().copied());
@@ -76,7 +76,7 @@ impl HeatMap {
         })
     }
 
-    /// What empty cells mean, if there are any.
+    /// The legend entry for empty cells, if there are any.
     fn gap_legend(&self, theme: Theme) -> Option<LegendEntry<'_>> {
         let mut cells = self.values.iter().enumerate().flat_map(|(row, values)| {
             values.iter().enumerate().filter(move |(column, _)| !self.is_blank(row, *column))
@@ -106,7 +106,7 @@ impl HeatMap {
     fn draw_cells(&self, canvas: &Canvas<'_>, plane: &Plane, scale: &Scale<'_>) {
         let across = Cells::across(plane, self.columns.len()).at_most(MAX_CELLS);
         let along = Cells::along(plane, self.rows.len()).at_most(MAX_CELLS);
-        // Rows and columns differ by a pixel; either all are large enough for words or none.
+        // Cells differ by at most a pixel, so their mean size decides whether all of them show their value.
         let height = (plane.bottom - plane.top) / along.n_cells() as f64;
         let width = (plane.right - plane.left) / across.n_cells() as f64;
         for row in 0..along.n_cells() {
@@ -136,7 +136,7 @@ impl HeatMap {
     }
 
     fn draw_breaks(&self, canvas: &Canvas<'_>, plane: &Plane) {
-        // So close that they would hide what is between them.
+        // Lines that are too close would hide the cells between them.
         if self.breaks.len() as f64 * 8.0 > (plane.right - plane.left).min(plane.bottom - plane.top) {
             return;
         }
@@ -168,12 +168,12 @@ impl HeatMap {
 const BAR_PX: f64 = 14.0;
 const BEFORE_BAR_PX: f64 = 12.0;
 
-/// Which colour means which value.
+/// The colour scale and its range.
 struct Scale<'p> {
     range: Range<f64>,
     ticks: Vec<(f64, String)>,
     label: &'p str,
-    /// What it needs right of the data.
+    /// The width that the scale needs right of the data.
     width: f64,
 }
 
@@ -197,7 +197,7 @@ impl<'p> Scale<'p> {
         let steps = Cells::along(plane, 128);
         for step in 0..steps.n_cells() {
             let share = 1.0 - (step as f64 + 0.5) / steps.n_cells() as f64;
-            // Each lies over the end of the one above, or the ground would show between them.
+            // Each step overlaps the one above, so that no background shows between them.
             canvas.rect((left, steps.edge(step)), (right, plane.bottom), Colour::of_share(share));
         }
         let theme = canvas.theme;
@@ -268,10 +268,10 @@ mod tests {
         };
         let svg = map.draw(Theme::Light, Size::default()).unwrap();
         let n = |text: &str| svg.as_str().matches(text).count();
-        // Two cells and the legend's box.
+        // Two cells and the box of the legend.
         assert_eq!((n("fill=\"#E2E5E9\""), n("\nnever met\n")), (3, 1));
         assert_eq!(n("stroke=\"#FFFFFF\""), 2, "one line across and one along");
-        // Without gaps nothing is named.
+        // Without gaps the legend is empty.
         let full = HeatMap { values: vec![vec![nan, 1.0], vec![2.0, nan]], breaks: vec![], ..map.clone() };
         let full = HeatMap { rows: map.rows[..2].to_vec(), columns: map.columns[..2].to_vec(), ..full };
         assert!(!full.draw(Theme::Light, Size::default()).unwrap().as_str().contains("never met"));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let draw = |map: &HeatMap| map.draw(Theme::Dark, Size::default()).map(|_| ());
         assert_eq!(draw(&HeatMap::default()), Err(PlotError::nothing("")));
         assert_eq!(draw(&map(&[&[f64::NAN]])), Err(PlotError::nothing("Similarity")));

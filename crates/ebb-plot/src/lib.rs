@@ -1,13 +1,13 @@
-//! Pictures as SVG and PNG, with one look.
+//! Plots as SVG and PNG, with one look.
 //!
-//! A picture is plain data ([`Lines`], [`Bars`], [`Boxes`], [`Raster`], [`HeatMap`], [`Mosaic`]); `draw` makes an
-//! [`Svg`] of it in a [`Theme`] and a [`Size`], and [`Svg::png`] makes pixels of that. [`ContactSheet`] shows
-//! images and knows pixels only.
+//! A plot is plain data ([`Lines`], [`Bars`], [`Boxes`], [`Raster`], [`HeatMap`], [`Mosaic`]). `draw` makes
+//! an [`Svg`] of it in a [`Theme`] and a [`Size`], and [`Svg::png`] renders that. [`ContactSheet`] shows
+//! images and knows only pixels.
 //!
-//! - The same data give the same bytes. No font of the system is asked for: one is part of the program.
-//! - Whatever is told apart by colour is also told apart by a marker, by its place, or, where there is room, by a
-//!   word, and the colours stay apart for eyes that confuse red and green.
-//! - A value that is not a number is a gap. Data with nothing to show are an error, never a panic.
+//! - The same data give the same bytes. The font is part of the program; no system font is used.
+//! - Colour is never the only distinction: markers, places or words distinguish too. The colours stay
+//!   distinct for readers with red-green colour blindness.
+//! - A value that is not finite is a gap. Data with nothing to show are an error, never a panic.
 //!
 //! ```
 //! use ebb_plot::{Lines, Series, Size, Theme};

@@ -1,4 +1,4 @@
-//! Lines with bands: how something went over the rounds.
+//! Line charts with bands: metrics over rounds.
 
 use crate::axis::{exact, is_shown, span, with_padding};
 use crate::canvas::{Canvas, draw_svg};
@@ -7,16 +7,16 @@ use crate::frame::{Axis, Frame, LegendEntry, Marker, Plane, Swatch};
 use crate::svg::{Size, Svg};
 use crate::theme::{Colour, Theme};
 
-/// Lines in one plane.
+/// Several lines with common axes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lines {
-    /// What the picture shows.
+    /// The title above the plot.
     pub title: String,
-    /// What is counted across.
+    /// The label of the x-axis.
     pub x_label: String,
-    /// What is counted upwards.
+    /// The label of the y-axis.
     pub y_label: String,
-    /// The lines; each is told apart by its colour and its markers.
+    /// The lines; each has its own colour and markers.
     pub series: Vec<Series>,
 }
 
@@ -25,17 +25,17 @@ pub struct Lines {
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
-    /// Its points, from left to right; a point that is not a number is a gap.
+    /// The points, from left to right; a point that is not finite is a gap.
     pub points: Vec<(f64, f64)>,
-    /// For each point, from where to where its value may lie.
+    /// For each point, the ends of the interval around its value.
     pub band: Option<Vec<(f64, f64)>>,
 }
 
 impl Lines {
-    /// Draws them.
+    /// Draws the lines.
     ///
     /// # Errors
-    /// When no point can be shown, a band has not as many values as its line has points, or there is no room.
+    /// If no point can be shown, a band and its line differ in length, or the size leaves no space.
     pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
         self.check()?;
         let points = || self.series.iter().flat_map(|series| &series.points).copied();
@@ -88,17 +88,17 @@ impl Lines {
         Ok(())
     }
 
-    /// A line alone needs none.
+    /// A line alone needs no markers.
     fn marker(&self, idx: usize) -> Option<Marker> {
         (self.series.len() > 1).then_some(Marker(idx))
     }
 }
 
-/// So many markers on a line without gaps, about.
+/// About this many markers stand on a line without gaps.
 const N_MARKERS: usize = 7;
 
 impl Series {
-    /// The band where it can be shown: across, low, high.
+    /// The points of the band that can be shown: x, low, high.
     fn bounds(&self) -> impl Iterator<Item = (f64, f64, f64)> {
         let band = self.band.iter().flatten();
         self.points.iter().zip(band).map(|(&(x, _), &(low, high))| (x, low, high)).filter(in_band)
@@ -127,8 +127,8 @@ impl Series {
         }
     }
 
-    /// Markers stand evenly along the points, and elsewhere for each line, so that lines that coincide still
-    /// show theirs.
+    /// Markers stand evenly along the points, at different places for each line, so that lines that coincide
+    /// still show theirs.
     fn draw_markers(&self, canvas: &Canvas<'_>, plane: &Plane, colour: Colour, marker: Marker, shift: f64) {
         let step = self.points.len().div_ceil(N_MARKERS).max(1);
         let first = (shift * step as f64) as usize;
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_a_gap() {
+    fn values_that_are_not_finite_are_gaps() {
         let text = drawn(&lines(&[&[1.0, 2.0, GAP, 4.0, f64::INFINITY, 3.0, 2.0, 1.0]]));
         let lengths: Vec<_> = runs(&text).iter().map(Vec::len).collect();
         assert_eq!(lengths, [2, 3]);
@@ -210,7 +210,7 @@ mod tests {
     fn lines_differ_by_their_markers_too() {
         let flat: Vec<_> = vec![1.0; 70];
         let text = drawn(&lines(&[&flat, &flat, &flat]));
-        // Seven along the line and one in the legend; circles are no polygons.
+        // Seven markers on the line and one in the legend; circles are not polygons.
         assert_eq!(text.matches("<circle").count(), 8);
         assert_eq!(text.matches("<polygon").count(), 16);
         for colour in ["#0072B2", "#D55E00", "#009E73"] {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let draw = |lines: &Lines| lines.draw(Theme::Dark, Size::default()).map(|_| ());
         let nothing = Err(PlotError::nothing("Loss"));
         assert_eq!(draw(&lines(&[])), nothing);

@@ -1,4 +1,4 @@
-//! Mosaics: which client holds how much of which label.
+//! Mosaic plots: the labels that each client holds.
 
 use crate::canvas::{Canvas, TEXT_PX, anchor, draw_svg};
 use crate::error::PlotError;
@@ -8,31 +8,31 @@ use crate::theme::Theme;
 
 use plotters::style::text_anchor::{HPos, VPos};
 
-/// A column for each client, as wide as its share of all samples, cut into its labels' shares.
+/// A column for each client, as wide as its share of all samples, divided by its labels' shares.
 ///
-/// Every tile's area is thus its count. Labels come in the same order in each column, from below, and are named
-/// in their tiles where there is room.
+/// The area of a tile is thus proportional to its count. Labels have the same order in each column, from
+/// below, and are named in their tiles where they fit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mosaic {
-    /// What the picture shows.
+    /// The title above the plot.
     pub title: String,
-    /// What the columns are.
+    /// The label of the x-axis.
     pub x_label: String,
-    /// What a column's height is.
+    /// The label of the y-axis.
     pub y_label: String,
-    /// The clients' names, from left to right.
+    /// The names of the clients, from left to right.
     pub clients: Vec<String>,
-    /// The labels' names, from below.
+    /// The names of the labels, from below.
     pub labels: Vec<String>,
-    /// For each client, how many samples it has of each label.
+    /// For each client, its number of samples of each label.
     pub counts: Vec<Vec<u64>>,
 }
 
 impl Mosaic {
-    /// Draws it.
+    /// Draws the mosaic.
     ///
     /// # Errors
-    /// When nobody has a sample, clients and labels do not fit their names, or there is no room.
+    /// If no client has samples, the counts do not fit their names, or the size leaves no space.
     pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
         self.check()?;
         let sizes: Vec<f64> =
@@ -102,7 +102,7 @@ impl Mosaic {
         size: f64,
     ) {
         let (left, right) = (plane.at(from, 0.0).0, plane.at(to, 0.0).0);
-        // Wide columns stand apart on whole pixels; narrow ones would vanish in their gaps.
+        // Wide columns are separated by whole pixels; narrow ones would vanish in the gaps.
         let (left, right) =
             if right - left >= 4.0 { (left.round(), right.round() - 1.0) } else { (left, right) };
         let mut below = 0.0;
@@ -111,7 +111,8 @@ impl Mosaic {
             below += count as f64;
             let (_, top) = plane.at(0.0, below / size);
             let colour = canvas.theme.series(idx);
-            // Each tile reaches to the top, and the next lies on it: no ground shows between the two.
+            // Each tile reaches to the top and the next one covers it, so that no background shows between
+            // them.
             canvas.rect((left, bottom), (right, plane.top), colour);
             let name = &self.labels[idx];
             if bottom - top >= TEXT_PX + 1.0 && right - left >= canvas.width_of(name, TEXT_PX) + 2.0 {
@@ -152,7 +153,7 @@ mod tests {
         let svg = mosaic(&[&[30, 10], &[0, 80], &[0, 0]]).draw(Theme::Light, Size::default()).unwrap();
         let (first, second) = (tiles(&svg, "#0072B2"), tiles(&svg, "#D55E00"));
         assert_eq!((first.len(), second.len()), (1, 2));
-        // The first client has a third of the samples, three quarters of them of the first label.
+        // The first client has a third of the samples, three quarters of them with the first label.
         assert!((2 * (first[0].0 + 10) - second[1].0 - 10).abs() <= 20, "{first:?} {second:?}");
         assert_eq!(first[0].1, second[1].1);
         assert!((4 * second[0].1 - first[0].1).abs() <= 20, "{first:?} {second:?}");
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let draw = |mosaic: &Mosaic| mosaic.draw(Theme::Dark, Size::default()).map(|_| ());
         assert_eq!(draw(&Mosaic::default()), Err(PlotError::nothing("")));
         assert_eq!(draw(&mosaic(&[&[0, 0]])), Err(PlotError::nothing("Who holds what")));

@@ -1,4 +1,4 @@
-//! Pixels as PNG: by number of a colour where there are few, which takes a fraction of the room.
+//! PNG files: with few colours, indexed ones, which are much smaller.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use resvg::tiny_skia::Pixmap;
 use crate::error::PlotError;
 use crate::theme::Colour;
 
-/// More colours than this have no numbers in a PNG.
+/// The most colours that an indexed PNG can have.
 const MAX_COLOURS: usize = 256;
 
-/// The picture as a PNG. Its ground covers all of it, so nothing shines through.
+/// The plot as a PNG. Its background is opaque, so that no alpha channel is needed.
 pub(crate) fn png(pixmap: &Pixmap) -> Result<Vec<u8>, PlotError> {
     let colours: Vec<[u8; 3]> =
         pixmap.pixels().iter().map(|pixel| [pixel.red(), pixel.green(), pixel.blue()]).collect();
@@ -22,7 +22,8 @@ pub(crate) fn png(pixmap: &Pixmap) -> Result<Vec<u8>, PlotError> {
     }
 }
 
-/// A picture of so many columns and rows as a PNG: for each pixel the number of its colour, from 1; 0 shines through.
+/// An indexed PNG of `columns` by `rows` pixels. Each pixel has the number of its colour, from 1; 0 is
+/// transparent.
 pub(crate) fn indexed_png(
     (n_columns, n_rows): (usize, usize),
     ground: Colour,
@@ -34,7 +35,7 @@ pub(crate) fn indexed_png(
     write((n_columns as u32, n_rows as u32), Some((palette, &[0])), numbers)
 }
 
-/// The colours in the order in which they come, and which of them each pixel has; `None` if there are too many.
+/// The colours in order of appearance, and the index of each pixel's; `None` if there are too many.
 fn indexed(colours: &[[u8; 3]]) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut palette = Vec::new();
     let mut places: HashMap<[u8; 3], u8> = HashMap::new();
@@ -55,7 +56,7 @@ fn indexed(colours: &[[u8; 3]]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((palette, indices))
 }
 
-/// The colours, if pixels are their numbers, with how much of the first of them is seen, if not all.
+/// The palette, and the opacity of its first colours if they are not opaque.
 type Palette<'a> = (Vec<u8>, &'a [u8]);
 
 fn write(
@@ -74,7 +75,7 @@ fn write(
             if !seen.is_empty() {
                 encoder.set_trns(seen.to_vec());
             }
-            // Numbers of colours are no amounts: a difference between two says nothing.
+            // Filters help with amounts, but indices of colours are none.
             encoder.set_filter(Filter::NoFilter);
         }
         None => encoder.set_color(ColorType::Rgb),
@@ -105,7 +106,7 @@ mod tests {
 
     #[test]
     fn pixels_read_back_with_few_colours_and_with_many() {
-        // White is one more.
+        // White is one more colour.
         for (n_colours, kind) in [(3, ColorType::Indexed), (255, ColorType::Indexed), (256, ColorType::Rgb)] {
             let pixmap = test_pixmap(n_colours);
             let bytes = png(&pixmap).unwrap();

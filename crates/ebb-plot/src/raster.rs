@@ -1,4 +1,4 @@
-//! Rasters: in which state each row was, step by step. Who answered in which round, say.
+//! Rasters: the state of each row over time, for example of each client in each round.
 
 use std::ops::Range;
 
@@ -13,17 +13,17 @@ use crate::theme::Theme;
 /// Rows of cells, each in one of a few states.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Raster {
-    /// What the picture shows.
+    /// The title above the plot.
     pub title: String,
-    /// What the columns are.
+    /// The label of the x-axis.
     pub x_label: String,
-    /// What the rows are.
+    /// The label of the y-axis.
     pub y_label: String,
     /// The number of the first column.
     pub first_column: u64,
-    /// How many numbers a column stands for, where that is more than one.
+    /// How many numbers a column covers; 0 and 1 both mean one.
     pub column_width: u64,
-    /// The states' names.
+    /// The names of the states.
     pub states: Vec<String>,
     /// The rows, from above.
     pub rows: Vec<RasterRow>,
@@ -32,23 +32,23 @@ pub struct Raster {
 /// One row of a [`Raster`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RasterRow {
-    /// Its name.
+    /// The name at the y-axis.
     pub name: String,
-    /// Its state in each column, as an index into the states; none stays empty. Where there are more cells than
-    /// pixels, neighbours show what most of them are.
+    /// The state in each column, as an index into the states; `None` stays empty. With more cells than
+    /// pixels, neighbours share one that shows their most frequent state.
     pub cells: Vec<Option<u8>>,
 }
 
 impl Raster {
-    /// Draws it.
+    /// Draws the raster.
     ///
     /// # Errors
-    /// When there is no cell, rows differ in length, a state has no name, or there is no room.
+    /// If there is no cell, rows differ in length, a state has no name, or the size leaves no space.
     pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
         self.draw_with(theme, size, |canvas, plane, n_columns| self.draw_cells(canvas, plane, n_columns))
     }
 
-    /// Draws what is around the cells, for whoever puts [`Raster::pixels`] where [`Svg::area`] is.
+    /// Draws the frame without the cells, for callers that put [`Raster::pixels`] at [`Svg::area`].
     ///
     /// # Errors
     /// As [`Raster::draw`].
@@ -56,15 +56,15 @@ impl Raster {
         self.draw_with(theme, size, |_, _, _| {})
     }
 
-    /// The cells alone as a PNG, one pixel each; what is empty shines through.
+    /// The cells as a PNG of one pixel each; empty cells are transparent.
     ///
     /// # Errors
-    /// When there is no cell, rows differ in length or a state has no name.
+    /// If there is no cell, rows differ in length, or a state has no name.
     pub fn pixels(&self, theme: Theme) -> Result<Vec<u8>, PlotError> {
         let n_columns = self.check()?;
         let colours: Vec<_> = (0..self.states.len()).map(|state| theme.series(state)).collect();
         let cells = self.rows.iter().flat_map(|row| &row.cells);
-        // Nothing is the first colour, which is not seen.
+        // Colour 0 is transparent: the empty state.
         let numbers: Vec<_> = cells.map(|cell| cell.map_or(0, |state| state + 1)).collect();
         pixels::indexed_png((n_columns, self.rows.len()), theme.background(), &colours, &numbers)
     }
@@ -98,7 +98,7 @@ impl Raster {
         })
     }
 
-    /// How many columns there are, once all rows agree.
+    /// The number of columns, which is the same in all rows.
     fn check(&self) -> Result<usize, PlotError> {
         let n_columns = self.rows.first().map_or(0, |row| row.cells.len());
         if n_columns == 0 {
@@ -141,7 +141,7 @@ impl Raster {
         }
     }
 
-    /// What most of these cells are; of as many, what is named first, and nothing last.
+    /// The most frequent state; ties go to the one with the lowest index, and `None` loses every tie.
     fn majority(&self, rows: Range<usize>, columns: Range<usize>) -> Option<usize> {
         let mut counts = vec![0_usize; self.states.len() + 1];
         for row in &self.rows[rows] {
@@ -185,7 +185,7 @@ mod tests {
         let rows = svg.as_str().lines().filter(|row| row.starts_with("<rect") && row.contains(colour));
         let width =
             |row: &str| row.split_once(" width=\"").unwrap().1.split_once('"').unwrap().0.parse().unwrap();
-        // The first is the swatch in the legend.
+        // The first rectangle is the swatch in the legend.
         rows.skip(1).map(width).collect()
     }
 
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_and_what_is_around_them_come_apart() {
+    fn cells_and_frame_can_be_drawn_separately() {
         let whole = raster(&["uul.", "...."]);
         let frame = whole.frame(Theme::Light, Size::default()).unwrap();
         let drawn = whole.draw(Theme::Light, Size::default()).unwrap();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let draw = |raster: &Raster| raster.draw(Theme::Dark, Size::default()).map(|_| ());
         assert_eq!(draw(&Raster::default()), Err(PlotError::nothing("")));
         assert_eq!(draw(&raster(&[""])), Err(PlotError::nothing("Availability")));

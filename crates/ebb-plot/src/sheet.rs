@@ -1,4 +1,4 @@
-//! Contact sheets: many small images at once, in named rows.
+//! Contact sheets: many small images in named rows.
 
 use plotters::style::text_anchor::{HPos, VPos};
 
@@ -8,38 +8,38 @@ use crate::pixels;
 use crate::svg::Size;
 use crate::theme::Theme;
 
-/// Images of one size in rows, each pixel a square of `zoom` pixels.
+/// Images of one size in rows; each pixel becomes a square of `zoom` pixels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContactSheet {
-    /// What the sheet shows.
+    /// The title above the sheet.
     pub title: String,
-    /// An image's width.
+    /// The width of an image.
     pub width_px: u32,
-    /// An image's height.
+    /// The height of an image.
     pub height_px: u32,
-    /// What the bytes of a pixel are.
+    /// The channels of a pixel.
     pub channels: Channels,
-    /// How many pixels across and along show one of an image.
+    /// The side of the square that shows one pixel of an image.
     pub zoom: u32,
     /// The rows, from above.
     pub rows: Vec<SheetRow>,
 }
 
-/// What the bytes of a pixel are.
+/// The channels of a pixel, one byte each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channels {
-    /// One: from black to white.
+    /// One channel, from black to white.
     Grey,
-    /// Three: red, green and blue.
+    /// Red, green and blue.
     Rgb,
 }
 
 /// One row of a [`ContactSheet`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SheetRow {
-    /// Its name, left of the images.
+    /// The name left of the images.
     pub name: String,
-    /// Its images, pixel by pixel, row by row from above.
+    /// The images: pixels row by row, from above.
     pub images: Vec<Vec<u8>>,
 }
 
@@ -48,11 +48,10 @@ const GAP: u32 = 3;
 const TITLE_LINE: u32 = 26;
 
 impl ContactSheet {
-    /// Draws it as a PNG file.
+    /// Draws the sheet as a PNG file.
     ///
     /// # Errors
-    /// When there is no image, one has another number of bytes than its size says, or the sheet would be larger
-    /// than pictures may be.
+    /// If there is no image, an image has a wrong number of bytes, or the sheet would be too large.
     pub fn png(&self, theme: Theme) -> Result<Vec<u8>, PlotError> {
         self.check()?;
         let n_columns = self.rows.iter().map(|row| row.images.len()).max().unwrap_or(0);
@@ -60,7 +59,7 @@ impl ContactSheet {
             return Err(PlotError::nothing(&self.title));
         }
         let mut layout = SheetLayout::default();
-        // Words are measured on a canvas of any size, and drawn on one that fits them.
+        // Texts are measured on a canvas of any size, then drawn on one that fits them.
         draw_svg(&self.title, theme, Size { width_px: 1, height_px: 1 }, |canvas| {
             layout = self.layout(canvas, n_columns);
             Ok(())
@@ -126,7 +125,7 @@ impl ContactSheet {
         }
     }
 
-    /// Onto red, green, blue and opacity, pixel by pixel.
+    /// Draws an image onto the RGBA pixels of the sheet.
     fn draw_images(&self, pixels: &mut [u8], layout: &SheetLayout) {
         let sheet_width = layout.sheet.width_px as usize;
         let (width, zoom) = (self.width_px as usize, self.zoom as usize);
@@ -153,7 +152,7 @@ impl ContactSheet {
     }
 }
 
-/// Where the images lie: the first one's corner, and from one to the next.
+/// The place of the first image, and the distance from one to the next.
 struct SheetLayout {
     left: u32,
     top: u32,
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_and_no_panics() {
+    fn unusable_data_are_errors_and_not_panics() {
         let png = |sheet: &ContactSheet| sheet.png(Theme::Dark).map(|_| ());
         let good = sheet(Channels::Grey, &[&[1, 2]]);
         assert_eq!(png(&good), Ok(()));

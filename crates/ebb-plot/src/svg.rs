@@ -1,4 +1,4 @@
-//! A finished picture: text that scales, or pixels.
+//! A finished plot as SVG, and its rendering as PNG.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,19 +8,19 @@ use resvg::usvg::{Options, Tree, fontdb};
 use crate::error::PlotError;
 use crate::pixels;
 
-/// No side of a picture has more pixels than this.
+/// The greatest width and height of a plot.
 pub(crate) const MAX_SIDE_PX: u32 = 16_384;
 
-/// The font of all pictures, and what stands in for it where an SVG is shown without it: the widest first,
-/// so that no label grows beyond its place.
+/// The font of all plots, and its substitutes where an SVG is shown without it. The widest comes first, so
+/// that no label grows beyond its place.
 pub(crate) const FAMILY: &str = "DejaVu Sans, Verdana, sans-serif";
 
-/// The font's file, which is part of the program.
+/// The bytes of the font, which is part of the program.
 pub(crate) fn font() -> &'static [u8] {
     dejavu::sans::regular()
 }
 
-/// How large a picture is.
+/// The size of a plot, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// Width.
@@ -36,7 +36,7 @@ impl Default for Size {
 }
 
 impl Size {
-    /// This size, so many times as large, unless no picture is.
+    /// This size times `scale`, unless that is zero or too large.
     pub(crate) fn times(self, scale: u32) -> Result<Size, PlotError> {
         let [width_px, height_px] =
             [self.width_px, self.height_px].map(|side| u64::from(side) * u64::from(scale));
@@ -49,24 +49,24 @@ impl Size {
     }
 }
 
-/// Where the data of a picture lie, for whoever points at them.
+/// The plotting area, for programs that follow a pointer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Area {
     /// The left edge, in pixels from the left.
     pub left_px: f64,
-    /// The upper edge, in pixels from above.
+    /// The upper edge, in pixels from the top.
     pub top_px: f64,
-    /// The right edge.
+    /// The right edge, in pixels from the left.
     pub right_px: f64,
-    /// The lower edge.
+    /// The lower edge, in pixels from the top.
     pub bottom_px: f64,
-    /// The values at the left and at the right edge; of names, the i-th owns i to i + 1.
+    /// The values at the left and at the right edge; of labels, the i-th covers i to i + 1.
     pub across: (f64, f64),
     /// The values at the upper and at the lower edge.
     pub down: (f64, f64),
 }
 
-/// A picture as SVG.
+/// A plot as SVG.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Svg {
     pub(crate) text: String,
@@ -75,17 +75,17 @@ pub struct Svg {
 }
 
 impl Svg {
-    /// The SVG file's text.
+    /// The text of the SVG file.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Where its data lie.
+    /// The plotting area; `None` if the drawing has no axes.
     pub fn area(&self) -> Option<Area> {
         self.area
     }
 
-    /// How large the picture is where nothing scales it.
+    /// The size of the unscaled plot.
     pub fn size(&self) -> Size {
         self.size
     }
@@ -93,7 +93,7 @@ impl Svg {
     /// A PNG file, `scale` times as large.
     ///
     /// # Errors
-    /// When `scale` is zero or the picture would be larger than pictures may be.
+    /// If `scale` is zero or the PNG would be too large.
     pub fn png(&self, scale: u32) -> Result<Vec<u8>, PlotError> {
         pixels::png(&self.pixels(scale)?)
     }
@@ -108,7 +108,7 @@ impl Svg {
     }
 }
 
-/// One font and no other, so that pictures do not depend on the machine.
+/// Only the font of the program, so that plots do not depend on the machine.
 fn fonts() -> Arc<fontdb::Database> {
     static FONTS: OnceLock<Arc<fontdb::Database>> = OnceLock::new();
     let load = || {
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_that_no_picture_has_are_refused() {
+    fn impossible_sizes_are_refused() {
         let size = Size { width_px: 100, height_px: 50 };
         assert_eq!(size.times(3), Ok(Size { width_px: 300, height_px: 150 }));
         assert_eq!(size.times(0), Err(PlotError::Size { width_px: 0, height_px: 0 }));

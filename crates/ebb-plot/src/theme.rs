@@ -1,4 +1,4 @@
-//! Which colours: light and dark, and all of them told apart without telling red from green.
+//! Colours of the light and of the dark theme, which do not rely on telling red from green.
 
 /// A colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct Colour {
     pub blue: u8,
 }
 
-/// On which ground a picture is drawn.
+/// The background on which a plot is drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Theme {
     /// Dark on white.
@@ -22,30 +22,30 @@ pub enum Theme {
 }
 
 impl Theme {
-    /// What is drawn upon.
+    /// The colour of the background.
     pub fn background(self) -> Colour {
         self.for_theme(0xFFFFFF, 0x15191F)
     }
 
-    /// Titles, and whatever must be seen first.
+    /// The colour of titles and of all that must be seen first.
     pub fn ink(self) -> Colour {
         self.for_theme(0x1F2328, 0xE6EAEE)
     }
 
-    /// Labels and axes.
+    /// The colour of labels and axes.
     pub fn soft_ink(self) -> Colour {
         self.for_theme(0x4B545E, 0xAAB3BD)
     }
 
-    /// Lines that guide the eye, and cells without a value.
+    /// The colour of grid lines, and of cells without a value.
     pub fn grid(self) -> Colour {
         self.for_theme(0xE2E5E9, 0x2F363E)
     }
 
     /// The colour of the series with this index.
     ///
-    /// The first [`Theme::N_COLOURS`] stay apart for every eye; those after repeat them paler, then again
-    /// deeper, and need a word or a place to be told apart.
+    /// The first [`Theme::N_COLOURS`] are distinct for colour-blind readers. Later ones repeat them paler,
+    /// then deeper, and need another distinction.
     pub fn series(self, idx: usize) -> Colour {
         let base = colour(self.palette()[idx % Theme::N_COLOURS]);
         match (idx / Theme::N_COLOURS) % 3 {
@@ -55,11 +55,12 @@ impl Theme {
         }
     }
 
-    /// How many series have a colour of their own.
+    /// How many series have a distinct colour.
     pub const N_COLOURS: usize = 10;
 
-    /// Of Okabe and Ito's colours, "Color Universal Design" (2008), those that can be seen on the ground; the others were searched
-    /// for, so that all ten stay apart for every eye. The first four serve both grounds.
+    /// Colours of Okabe and Ito, "Color Universal Design" (2008), as far as they contrast with the
+    /// background. The others were searched for, so that all ten stay distinct. The first four serve both
+    /// themes.
     fn palette(self) -> [u32; Theme::N_COLOURS] {
         match self {
             Theme::Light => [
@@ -82,14 +83,14 @@ impl Theme {
 }
 
 impl Colour {
-    /// The colour of a share between nothing (0) and all (1): viridis, which only gets lighter.
+    /// The colour of a share from 0 to 1: viridis, which only gets lighter.
     pub(crate) fn of_share(share: f64) -> Colour {
         let place = share.clamp(0.0, 1.0) * (VIRIDIS.len() - 1) as f64;
         let below = (place as usize).min(VIRIDIS.len() - 2);
         colour(VIRIDIS[below]).mix(colour(VIRIDIS[below + 1]), place - below as f64)
     }
 
-    /// This colour with a share of another in it.
+    /// This colour mixed with a share of another.
     pub(crate) fn mix(self, other: Colour, share: f64) -> Colour {
         let mixed =
             |one: u8, two: u8| (f64::from(one) * (1.0 - share) + f64::from(two) * share).round() as u8;
@@ -100,19 +101,19 @@ impl Colour {
         }
     }
 
-    /// Black or white, whichever can be read on this colour.
+    /// Black or white, whichever contrasts with this colour.
     pub(crate) fn readable(self) -> Colour {
         let luminance = self.luminance();
         // At this luminance black and white have the same contrast.
         if luminance > 0.179 { colour(0x111111) } else { colour(0xFFFFFF) }
     }
 
-    /// How light it is to the eye.
+    /// The relative luminance, from 0 to 1.
     fn luminance(self) -> f64 {
         self.linear().iter().zip([0.2126, 0.7152, 0.0722]).map(|(light, weight)| light * weight).sum()
     }
 
-    /// Red, green and blue as amounts of light.
+    /// Linear red, green and blue.
     fn linear(self) -> [f64; 3] {
         [self.red, self.green, self.blue].map(|part| {
             let part = f64::from(part) / 255.0;

@@ -1,4 +1,4 @@
-//! Methods side by side: means over seeds, and differences between runs that share a seed.
+//! Comparison of methods: means over seeds, and differences between runs that share a seed.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use crate::load::{Evaluation, Run};
 /// The runs of one method in one world, ascending by seed.
 #[derive(Clone, Debug)]
 pub struct Method<'r> {
-    /// Its name.
+    /// The method's name.
     pub name: &'r str,
-    /// Its runs.
+    /// The runs, ascending by seed.
     pub runs: Vec<&'r Run>,
 }
 
-/// What methods are compared by.
+/// The metric by which methods are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComparedMetric {
-    /// The accuracy at the end, in percent.
+    /// The final accuracy, in percent.
     Accuracy,
-    /// The loss at the end.
+    /// The final loss.
     Loss,
 }
 
-/// Groups of methods that can be compared, in the order in which they come: what the group is, and its methods.
+/// Groups of comparable methods, in order of appearance: the name of the group, and its methods.
 pub fn worlds(runs: &[Run]) -> Vec<(&str, Vec<Method<'_>>)> {
     let mut worlds: Vec<(&str, Vec<Method<'_>>)> = Vec::new();
     for run in runs {
@@ -45,13 +45,13 @@ pub fn worlds(runs: &[Run]) -> Vec<(&str, Vec<Method<'_>>)> {
 }
 
 impl ComparedMetric {
-    /// By accuracy, if anything has one.
+    /// Accuracy, if any run has one; else loss.
     pub fn of(methods: &[Method<'_>]) -> ComparedMetric {
         let any = methods.iter().flat_map(|method| &method.runs).any(|run| run.final_accuracy().is_some());
         if any { ComparedMetric::Accuracy } else { ComparedMetric::Loss }
     }
 
-    /// The figure of a run.
+    /// The metric of a run.
     pub fn value(self, run: &Run) -> Option<f64> {
         match self {
             ComparedMetric::Accuracy => Some(100.0 * run.final_accuracy()?),
@@ -59,7 +59,7 @@ impl ComparedMetric {
         }
     }
 
-    /// What is counted.
+    /// The name of the metric, with its unit.
     pub fn name(self) -> &'static str {
         match self {
             ComparedMetric::Accuracy => "accuracy %",
@@ -67,7 +67,7 @@ impl ComparedMetric {
         }
     }
 
-    /// A difference, turned so that more is better.
+    /// A difference with its sign set so that more is better.
     pub fn as_gain(self, difference: Estimate) -> Estimate {
         match self {
             ComparedMetric::Accuracy => difference,
@@ -77,28 +77,29 @@ impl ComparedMetric {
 }
 
 impl Method<'_> {
-    /// A figure by seed, where there is one.
+    /// A metric by seed, without the runs that lack it.
     pub fn values_by_seed(&self, of: impl Fn(&Run) -> Option<f64>) -> BTreeMap<u64, f64> {
         self.runs.iter().filter_map(|run| Some((run.header.seed, of(run)?))).collect()
     }
 
-    /// Its mean with an interval.
+    /// The mean of a metric over runs, with its interval.
     pub fn estimate(&self, of: impl Fn(&Run) -> Option<f64>) -> Option<Estimate> {
         stats::estimate(&self.values_by_seed(of).into_values().collect::<Vec<_>>())
     }
 
-    /// This method less another, over the seeds that both have.
+    /// The mean difference of a metric to `other`, over the common seeds.
     pub fn difference(&self, other: &Method<'_>, of: impl Fn(&Run) -> Option<f64>) -> Option<Estimate> {
         stats::difference_by_key(&self.values_by_seed(&of), &other.values_by_seed(&of))
     }
 
-    /// Its mean curve: for each round in which every run was judged, the mean and the 95 % interval over runs.
+    /// For each round in which every run was evaluated: the mean over runs, and its 95 % interval.
     pub fn curve(
         &self,
         metric: impl Fn(&Evaluation) -> Option<f64>,
         position: impl Fn(&Evaluation) -> f64,
     ) -> Curve {
-        // Runs of one method are judged in the same rounds; times and bytes differ a little, and are averaged too.
+        // Runs of one method are evaluated in the same rounds. Times and bytes differ a little, and are
+        // averaged too.
         let mut by_round: BTreeMap<u32, (Vec<f64>, Vec<f64>)> = BTreeMap::new();
         for one in self.runs.iter().flat_map(|run| &run.evaluations) {
             if let Some(value) = metric(one).filter(|value| value.is_finite()) {
@@ -121,14 +122,14 @@ impl Method<'_> {
 /// A mean curve, with a band where there are several runs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
-    /// Across and up.
+    /// Coordinates of the means, ascending in x.
     pub points: Vec<(f64, f64)>,
-    /// For each point, from where to where; empty for a single run.
+    /// For each point, the ends of the interval; empty for a single run.
     pub band: Vec<(f64, f64)>,
 }
 
 impl Curve {
-    /// At most so many points, evenly chosen, the first and the last among them.
+    /// At most this many points, evenly chosen, with the first and the last.
     pub fn thinned(&self, most: usize) -> Curve {
         let n_points = self.points.len();
         if n_points <= most {
@@ -143,23 +144,23 @@ impl Curve {
     }
 }
 
-/// What an interval says of a difference.
+/// Where the interval of a difference lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// Above zero, all of it.
+    /// Above zero.
     Above,
-    /// Below zero, all of it.
+    /// Below zero.
     Below,
-    /// It holds zero.
+    /// Around zero.
     Tied,
-    /// Too few runs to say.
+    /// There are too few runs for an interval.
     Unknown,
 }
 
-/// Fewer pairs than this say nothing.
+/// The least number of pairs for an interval.
 const LEAST_PAIRS: usize = 3;
 
-/// Which it is.
+/// Where the 95 % interval of a difference lies.
 pub fn sign(difference: Option<Estimate>) -> Sign {
     match difference.filter(|one| one.n_values >= LEAST_PAIRS).and_then(|difference| difference.interval()) {
         None => Sign::Unknown,

@@ -1,4 +1,4 @@
-//! One page that holds everything: opens from disk, asks the network for nothing.
+//! An HTML page that holds all it shows: it opens from disk and loads nothing.
 
 use std::fmt::Write;
 
@@ -13,16 +13,16 @@ use crate::plots::{Plot, PlotKind, rounded};
 const CSS: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// Drawings larger than this are shown as pixels.
+/// Larger drawings are shown as PNG.
 const MAX_SVG_BYTES: usize = 60_000;
 
-/// A raster of more cells than this is an image in a drawing.
+/// A raster of more cells is an image inside a drawing.
 const MAX_DRAWN_CELLS: usize = 900;
 
-/// So many series have colours that follow the reader's theme.
+/// The number of series whose colours follow the page's theme.
 const N_SERIES: usize = 30;
 
-/// Text that is fit for the page.
+/// A text with the special characters of HTML escaped.
 pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -66,7 +66,7 @@ impl Page {
         let _ = writeln!(self.body, "<p class=\"soft\">{}</p>", escaped(text));
     }
 
-    /// A table; its first row is the heading. The title is for those who listen to the page.
+    /// A table; its first row is the heading. Screen readers announce the title.
     pub(crate) fn table(&mut self, title: &str, rows: &[Vec<String>]) {
         self.table_of("table", title, rows);
     }
@@ -85,7 +85,7 @@ impl Page {
         );
     }
 
-    /// What stands before the runs.
+    /// The sentences, tables, note and images of a section.
     pub(crate) fn section_body(&mut self, section: &Section) {
         if !section.sentences.is_empty() {
             self.sentences(&section.sentences);
@@ -106,7 +106,7 @@ impl Page {
         }
     }
 
-    /// Something long that is shown when asked for.
+    /// A long text that is collapsed at first.
     pub(crate) fn collapsible(&mut self, title: &str, text: &str) {
         let (title, text) = (escaped(title), escaped(text));
         let _ = writeln!(self.body, "<details><summary>{title}</summary><pre>{text}</pre></details>");
@@ -118,7 +118,7 @@ impl Page {
         Ok(())
     }
 
-    /// Pictures of which one is shown at a time.
+    /// Plots as tabs, of which one is shown at a time.
     pub(crate) fn tabs(&mut self, plots: &[(&str, Plot)]) -> Result<(), PlotError> {
         let group = self.n_tabs;
         self.n_tabs += 1;
@@ -165,12 +165,12 @@ impl Page {
         let mut data = script_data(plot);
         data["sizes"] = Value::from(sizes);
         data["file"] = Value::from(format!("{}.csv", plot.name));
-        // A script ends where its end is written, whatever it is written in.
+        // A `<` could end the script element, even within a string.
         let data = data.to_string().replace('<', "\\u003c");
         let (title, caption) = (escaped(&plot.title), escaped(&plot.caption));
         Ok(format!(
             "<figure data-plot=\"{id}\"><h4>{title}</h4>{shown}<figcaption><span>{caption}</span> \
-             <a class=\"csv\" href=\"#\">figures as CSV</a></figcaption>\
+             <a class=\"csv\" href=\"#\">data as CSV</a></figcaption>\
              <script type=\"application/json\" id=\"{id}\">{data}</script></figure>\n"
         ))
     }
@@ -196,7 +196,7 @@ fn hex(colour: Colour) -> String {
     format!("#{:02X}{:02X}{:02X}", colour.red, colour.green, colour.blue)
 }
 
-/// The picture as elements of the page, and as it is on light ground.
+/// The plot as HTML, and its SVG in the light theme.
 fn drawing(plot: &Plot, class: &str, size: Size) -> Result<(String, Svg), PlotError> {
     if let PlotKind::Raster(raster, _) = &plot.kind {
         let n_cells = raster.rows.len() * raster.rows.first().map_or(0, |row| row.cells.len());
@@ -218,13 +218,13 @@ fn drawing(plot: &Plot, class: &str, size: Size) -> Result<(String, Svg), PlotEr
     Ok((format!("<div class=\"{class}\">{both}</div>"), light))
 }
 
-/// A raster whose cells are an image of one pixel each in a drawing of what is around them: the colours of states are the
-/// same on both grounds, so that one serves both.
+/// A raster as an image of one pixel a cell, within a drawing of the frame around it. The colours of states
+/// are the same in both themes, so that one image serves both.
 fn with_pixels(raster: &Raster, title: &str, size: Size) -> Result<(String, Svg), PlotError> {
     let frame = raster.frame(Theme::Light, size)?;
     let drawing = themed(frame.as_str(), title);
     let Some(area) = frame.area() else { return Ok((drawing, frame)) };
-    // The drawing's own units are those of its view box.
+    // The drawing is measured in the units of its view box.
     let units = units_in_a_pixel(frame.as_str(), size);
     let [left, top, right, bottom] =
         [area.left_px, area.top_px, area.right_px, area.bottom_px].map(|edge| units * edge);
@@ -244,11 +244,10 @@ fn units_in_a_pixel(svg: &str, size: Size) -> f64 {
     width.map_or(1.0, |width| width / f64::from(size.width_px))
 }
 
-/// A drawing whose colours follow the page's, named for those who cannot see it.
+/// A drawing whose colours follow the page's theme, with a label for screen readers.
 fn themed(svg: &str, title: &str) -> String {
     let named = format!("aria-label=\"{}\"", escaped(title));
-    // Elements of a page need not say that they are drawings. Words on a cell are white because the cell is dark,
-    // whatever the page's ground.
+    // SVG elements of a page need no namespace. Text on a cell is white in both themes, for the cell is dark.
     let mut text = svg
         .replace(" xmlns=\"http://www.w3.org/2000/svg\"", "")
         .replacen("aria-label=\"\"", &named, 1)
@@ -259,7 +258,7 @@ fn themed(svg: &str, title: &str) -> String {
     text
 }
 
-/// Where the data of a drawing lie, in its own pixels and values.
+/// The plotting area: its edges in pixels, and the values at them.
 fn area_of(svg: &Svg) -> Value {
     svg.area().map_or(Value::Null, |area| {
         json!({
@@ -269,8 +268,8 @@ fn area_of(svg: &Svg) -> Value {
     })
 }
 
-/// What the page's script needs to say what is pointed at, and to write the figures. What it can write from that is not
-/// there twice.
+/// The data from which the page's script writes tooltips and CSV files. A CSV text is included only where the
+/// script cannot derive it.
 fn script_data(plot: &Plot) -> Value {
     match &plot.kind {
         PlotKind::Lines(lines) => {

@@ -1,6 +1,6 @@
-//! Reports over run records: what happened, in one file that opens anywhere.
+//! Reports over run records: one HTML file that opens anywhere.
 //!
-//! Knows records and plots, not the engine: whatever is said is computed from what a run left behind.
+//! Knows records and plots, not the engine: every statement is computed from what a run left behind.
 
 #![forbid(unsafe_code)]
 
@@ -29,19 +29,19 @@ pub use load::Source;
 use load::{Run, file_name};
 use plots::{Plot, XAxis};
 
-/// Of more groups than this a page does not draw everything.
+/// With more groups than this, a page leaves out some plots.
 const MAX_FULL_GROUPS: usize = 6;
 
-/// What to know about a page that does not.
-const FEWER_PLOTS_NOTE: &str = "There are many groups: curves against time and bytes, who is how alike and who took part are left out here. A \
-                              report on some of the runs has them.";
+/// Shown where a page leaves out plots.
+const FEWER_PLOTS_NOTE: &str = "This page has many groups. It leaves out curves against time and bytes, client \
+                                similarity and participation. A report on some of the runs has them.";
 
 /// Why there is no report.
 #[derive(Debug)]
 pub enum ReportError {
     /// A run cannot be read.
     Record(RecordError),
-    /// A picture cannot be drawn.
+    /// A plot cannot be drawn.
     Plot(PlotError),
 }
 
@@ -68,20 +68,20 @@ impl From<PlotError> for ReportError {
     }
 }
 
-/// Something that stands on the page before the runs.
+/// A section that stands on the page before the runs.
 #[derive(Clone, Debug, Default)]
 pub struct Section {
-    /// Above it.
+    /// Heading of the section.
     pub title: String,
-    /// What is to be said.
+    /// Plain sentences, shown as a list.
     pub sentences: Vec<String>,
-    /// Tables, each with what it is, which may be nothing: a heading, then rows.
+    /// Tables with their titles; an empty title is not shown. The first row is the heading.
     pub tables: Vec<(String, Vec<Vec<String>>)>,
-    /// Whether the tables hold sentences rather than figures.
+    /// Whether the cells of the tables hold sentences rather than numbers.
     pub prose: bool,
-    /// What to know about the tables.
+    /// A remark below the tables.
     pub note: String,
-    /// Pictures: in words, and as SVG.
+    /// Images: their captions, and their SVG.
     pub images: Vec<(String, String)>,
 }
 
@@ -93,7 +93,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reads runs. Rounds are counted until an accuracy of `target`, or else until one that all methods reach.
+    /// Reads runs. Rounds are counted up to an accuracy of `target`, by default the highest that all methods
+    /// reach.
     pub fn read(
         sources: Vec<Source>,
         target: Option<f64>,
@@ -110,7 +111,7 @@ impl Report {
         Ok(Report { runs, target })
     }
 
-    /// What happened, in plain sentences: for each group of methods that can be compared, what it is, and the sentences.
+    /// For each group of methods that can be compared: its name, and what happened in plain sentences.
     pub fn narrative(&self) -> Vec<(&str, Vec<String>)> {
         worlds(&self.runs)
             .into_iter()
@@ -118,7 +119,7 @@ impl Report {
             .collect()
     }
 
-    /// The page, with whatever is to stand before the runs.
+    /// The HTML page; the sections `before` stand in front of the runs.
     pub fn html(&self, title: &str, before: &[Section]) -> Result<String, ReportError> {
         let worlds = worlds(&self.runs);
         let mut page = Page::new(title, &self.about());
@@ -146,7 +147,7 @@ impl Report {
         Ok(page.finish(title))
     }
 
-    /// The plots as files: a name, and what is in it.
+    /// The plots as files: name and contents.
     pub fn files(&self, theme: Theme, threads: NonZeroUsize) -> Result<Vec<(String, Vec<u8>)>, ReportError> {
         let worlds = worlds(&self.runs);
         let mut named: Vec<(String, Plot)> = Vec::new();
@@ -155,7 +156,7 @@ impl Report {
             for plot in all_plots(methods) {
                 let name = format!("{before}{}", plot.name);
                 let same = named.iter().filter(|(other, _): &&(String, Plot)| *other == name).count();
-                // Names that differ only in what files cannot be called are numbered.
+                // Two names may become the same file name; the later one gets a number.
                 let name = if same == 0 { name } else { format!("{name}-{}", named.len()) };
                 named.push((name, plot));
             }
@@ -189,11 +190,11 @@ impl Report {
         )
     }
 
-    /// Everything of methods that can be compared.
+    /// The sections on one group of comparable methods.
     fn compare(&self, page: &mut Page, methods: &[Method<'_>], whole: bool) -> Result<(), ReportError> {
         page.subsection("What happened");
         page.sentences(&narrative::sentences(methods));
-        let title = if methods.len() > 1 { "Methods side by side" } else { "In figures" };
+        let title = if methods.len() > 1 { "Methods side by side" } else { "Metrics" };
         page.subsection(title);
         page.table(title, &tables::overview(methods, self.target));
         page.note(if methods.len() > 1 { tables::OVERVIEW_NOTE } else { tables::METRICS_NOTE });
@@ -234,17 +235,17 @@ impl Report {
     }
 }
 
-/// The pictures of methods that can be compared.
+/// The plots of one group of comparable methods.
 struct Plots {
     /// Accuracy and loss, each against rounds, time and bytes.
     curves: Vec<Vec<(&'static str, Plot)>>,
     finals: Option<Plot>,
-    /// Of clients.
+    /// Plots of clients: weights, accuracy, selection, similarity, participation.
     client_plots: Vec<Plot>,
 }
 
 impl Plots {
-    /// All of them, or without those that only say once more, or more finely, what others do.
+    /// With `whole`, all plots; else without those that repeat or refine others.
     fn new(methods: &[Method<'_>], whole: bool) -> Plots {
         let curves = ["accuracy", "loss"].map(|what| {
             let one = |across: XAxis| Some((across.name(), plots::curves(methods, across, what)?));
@@ -277,7 +278,7 @@ fn count(number: usize, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
-/// Results in order, computed by several threads.
+/// Computes results on several threads and returns them in order.
 fn in_parallel<T: Send>(count: usize, threads: NonZeroUsize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let work = || {

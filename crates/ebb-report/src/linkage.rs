@@ -1,20 +1,20 @@
-//! Puts alike things side by side: the leaves of a hierarchical clustering, in order.
+//! Orders items so that similar ones are neighbours: the leaves of a hierarchical clustering.
 
-/// How far things are apart, for each pair of them.
+/// Distances between all pairs of items.
 #[derive(Clone, Debug)]
 pub struct Distances {
     n: usize,
-    /// Row by row, each as long as there are things.
+    /// An `n` by `n` matrix, row by row.
     apart: Vec<f64>,
 }
 
 impl Distances {
-    /// Between so many things, of which two are this far apart unless something else is said.
+    /// All pairs of `n` items start at the same distance.
     pub fn new(n: usize, apart: f64) -> Self {
         Distances { n, apart: vec![apart; n * n] }
     }
 
-    /// Says how far two are apart.
+    /// Sets the distance of two items.
     pub fn set(&mut self, one: usize, other: usize, apart: f64) {
         self.apart[one * self.n + other] = apart;
         self.apart[other * self.n + one] = apart;
@@ -25,11 +25,11 @@ impl Distances {
     }
 }
 
-/// The things in an order in which alike ones are neighbours: average linkage, by the chain of nearest neighbours, in
-/// time and memory that grow with the square of their number. Of equals the lowest comes first.
+/// The items in an order that puts similar ones next to each other: average linkage by the nearest-neighbour
+/// chain. Time and memory grow with the square of their number. Ties go to the lowest item.
 ///
-/// Joins two groups when each is the other's nearest. For average linkage the tree is then that of joining the nearest
-/// two of all, again and again (Murtagh 1983).
+/// Joins two groups when each is the other's nearest. For average linkage this gives the same tree as joining
+/// the nearest two of all groups (Murtagh 1983).
 pub fn leaf_order(mut apart: Distances) -> Vec<usize> {
     let mut groups: Vec<Option<Vec<usize>>> = (0..apart.n).map(|idx| Some(vec![idx])).collect();
     let mut chain: Vec<usize> = Vec::new();
@@ -57,7 +57,7 @@ pub fn leaf_order(mut apart: Distances) -> Vec<usize> {
     groups.into_iter().flatten().flatten().collect()
 }
 
-/// The group nearest to `from`: of equals `before`, so that a chain ends, then the lowest.
+/// The group nearest to `from`. Ties go to `before`, so that a chain ends, then to the lowest.
 fn nearest(groups: &[Option<Vec<usize>>], apart: &Distances, from: usize, before: Option<usize>) -> usize {
     let others = (0..groups.len()).filter(|&group| group != from && groups[group].is_some());
     let mut best = before;
@@ -69,12 +69,12 @@ fn nearest(groups: &[Option<Vec<usize>>], apart: &Distances, from: usize, before
     best.expect("there is another group")
 }
 
-/// Makes one group of two, in the place of the lower.
+/// Joins two groups into the lower one.
 fn join(groups: &mut [Option<Vec<usize>>], apart: &mut Distances, low: usize, high: usize) {
     let taken = groups[high].take().expect("the higher group is there");
     let kept = groups[low].as_mut().expect("the lower group is there");
     let (n_kept, n_taken) = (kept.len() as f64, taken.len() as f64);
-    // Whoever has the lowest member comes first.
+    // The group with the lowest item comes first.
     let two = if kept[0] < taken[0] { [std::mem::take(kept), taken] } else { [taken, std::mem::take(kept)] };
     *kept = two.concat();
     for other in (0..groups.len()).filter(|&other| other != low && groups[other].is_some()) {
@@ -93,7 +93,7 @@ mod tests {
         leaf_order(all)
     }
 
-    /// The order that comes of joining the nearest two of all, again and again.
+    /// The order by definition: joins the nearest two of all groups until one is left.
     fn by_definition(n: usize, apart: impl Fn(usize, usize) -> f64) -> Vec<usize> {
         let mut groups: Vec<Vec<usize>> = (0..n).map(|idx| vec![idx]).collect();
         while groups.len() > 1 {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn two_blocks_that_were_interleaved_stand_side_by_side() {
+    fn two_interleaved_blocks_are_put_in_order() {
         let apart = |one: usize, other: usize| if one % 2 == other % 2 { 0.1 } else { 0.9 };
         assert_eq!(order(8, apart), [0, 2, 4, 6, 1, 3, 5, 7]);
         let three = |one: usize, other: usize| if one % 3 == other % 3 { 0.2 } else { 0.8 };
@@ -142,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn ties_go_to_the_lowest_and_few_things_are_no_trouble() {
+    fn ties_go_to_the_lowest_and_fewer_than_two_items_work() {
         assert_eq!(order(0, |_, _| 1.0), [0; 0]);
         assert_eq!(order(1, |_, _| 1.0), [0]);
         assert_eq!(order(6, |_, _| 1.0), [0, 1, 2, 3, 4, 5]);
     }
 
     #[test]
-    fn two_thousand_take_no_time() {
+    fn two_thousand_items_are_ordered_at_once() {
         let began = std::time::Instant::now();
         let n = 2000;
         let found =

@@ -1,83 +1,85 @@
-//! Reads runs row by row: curves and counts are kept, rows are not.
+//! Reads runs row by row; keeps curves and counts, but not the rows.
 
 use std::path::{Path, PathBuf};
 
 use ebb_record::{Header, RecordError, Row, RunFolder, SelectionTally, SimilarityPair, Summary};
 
-/// A record that speaks of more clients than this is damaged.
+/// A record that names a client with a higher number is damaged.
 const MAX_CLIENTS: usize = 100_000_000;
 
-/// More rows or columns than this no picture shows.
+/// The most rows and columns of cells in a participation plot.
 const MAX_CELLS: usize = 160;
 
-/// A run that is to be reported on.
+/// Where a run lies, and how the report names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Where it lies.
+    /// The run folder.
     pub folder: PathBuf,
-    /// What it is called in tables and legends.
+    /// The method's name in tables and legends.
     pub method: String,
-    /// What it shares with those it is compared with, where there are several such groups: "alpha = 0.1".
+    /// The group of comparable runs that it belongs to, such as "alpha = 0.1"; empty if there is one group.
     pub world: String,
 }
 
-/// One run, as far as a report needs it.
+/// The parts of a run that a report needs.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Which it is.
+    /// The folder and the names of the run.
     pub source: Source,
-    /// Its facts.
+    /// Program, seed, recipe and size of the model.
     pub header: Header,
-    /// What came of it; of an unfinished run, so far.
+    /// The summary; of an unfinished run, over the rounds so far.
     pub summary: Summary,
-    /// Whether it is finished.
+    /// Whether the run is finished.
     pub finished: bool,
-    /// Its settings as resolved.
+    /// The resolved settings, as TOML.
     pub settings: String,
-    /// The rounds in which the model was judged.
+    /// The rounds in which the model was evaluated.
     pub evaluations: Vec<Evaluation>,
-    /// How often each client was asked.
+    /// How often each client was selected.
     pub selections: Vec<u32>,
-    /// How often each answered in time.
+    /// How often each client returned an update in time.
     pub responses: Vec<u32>,
-    /// Who was in which state when.
+    /// The state of each client in each round.
     pub presence: Presence,
-    /// Of FAST: by round, the share of rounds so far that were snapshots, and the chance of the next.
+    /// FAST only: the round, the share of snapshot rounds so far, and the probability that the next round is
+    /// one.
     pub snapshots: Vec<(u32, f64, Option<f64>)>,
-    /// Who is how alike at the end, where clients were compared and that was read, and after how many rounds.
+    /// The number of rounds and the similarity of each pair of clients at the end. `None` if the run has
+    /// none, or if it was not read.
     pub similarities: Option<(u32, Vec<SimilarityPair>)>,
 }
 
-/// A model judged.
+/// An evaluation of the model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// After which round.
+    /// The round after which the model was evaluated.
     pub round: u32,
-    /// Virtual hours until then.
+    /// Virtual hours since the start.
     pub hours: f64,
-    /// Megabytes up and down until then.
+    /// Megabytes uploaded and downloaded since the start.
     pub megabytes: f64,
-    /// On the test data.
+    /// Accuracy on the test data, from 0 to 1.
     pub accuracy: Option<f64>,
-    /// On the test data.
+    /// Mean loss on the test data.
     pub loss: Option<f64>,
 }
 
 /// The states of a client in a round.
-pub const STATES: [&str; 4] = ["answered", "asked, silent", "up, not asked", "down"];
+pub const STATES: [&str; 4] = ["responded", "selected, absent", "up, not selected", "down"];
 
-/// In which state clients were, coarsened to what a picture can show.
+/// The states of clients by round, coarsened to as many cells as a plot can show.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Presence {
-    /// How many clients a row of cells stands for.
+    /// How many clients a row of cells covers.
     pub clients_per_cell: usize,
-    /// How many rounds a column stands for.
+    /// How many rounds a column of cells covers.
     pub rounds_per_cell: usize,
     /// The number of the first round.
     pub first_round: u32,
-    /// How many clients and rounds there are.
+    /// The number of clients and the number of rounds.
     pub n_clients_and_rounds: (usize, usize),
-    /// For each row of cells, from client 0, how often each state occurred in each column.
+    /// For each row of cells (from client 0) and each column, how often each state occurred.
     counts: Vec<Vec<[u32; STATES.len()]>>,
 }
 
@@ -103,7 +105,7 @@ impl Presence {
         }
     }
 
-    /// What most of each cell is, row by row; nothing where nobody was in.
+    /// The most frequent state of each cell, row by row; `None` where no client was enrolled.
     pub fn cells(&self) -> Vec<Vec<Option<u8>>> {
         let most = |counts: &[u32; STATES.len()]| {
             let highest = counts.iter().copied().max().filter(|most| *most > 0)?;
@@ -128,7 +130,7 @@ impl Run {
         for (at, row) in record.iter_rows()?.enumerate() {
             let row = row?;
             if !loader.knows_all(&row) {
-                let message = format!("round {}: it names clients that never joined", row.round);
+                let message = format!("round {}: the row names clients that never joined", row.round);
                 return Err(RecordError::Damaged { file: source.folder.join("rounds.jsonl"), message });
             }
             loader.add(at, &row);
@@ -154,7 +156,7 @@ impl Run {
         })
     }
 
-    /// Reads who is how alike at the end: much, and drawn of few runs.
+    /// Reads the similarity of clients at the end. It is large, so only runs that are drawn need it.
     pub fn read_similarity(&mut self) -> Result<(), RecordError> {
         let record = RunFolder::open(&self.source.folder)?;
         if let Some(&last) = record.similarity_rounds()?.last() {
@@ -163,31 +165,31 @@ impl Run {
         Ok(())
     }
 
-    /// Its accuracy when it was judged last.
+    /// The accuracy at the last evaluation, from 0 to 1.
     pub fn final_accuracy(&self) -> Option<f64> {
         self.summary.final_accuracy
     }
 
-    /// Its loss when it was judged last.
+    /// The loss at the last evaluation.
     pub fn final_loss(&self) -> Option<f64> {
         self.summary.final_loss
     }
 
-    /// How many rounds it takes until the accuracy is so high.
+    /// The number of rounds until the accuracy first reaches `accuracy`.
     pub fn rounds_to_accuracy(&self, accuracy: f64) -> Option<u32> {
         let high = |one: &&Evaluation| one.accuracy.is_some_and(|found| found >= accuracy);
         self.evaluations.iter().find(high).map(|one| one.round + 1)
     }
 }
 
-/// How many rounds and clients there are: once to see how large it is, then to count.
+/// Counts rounds and clients in a first pass, so that the second one can allocate.
 fn count_rounds_and_clients(record: &RunFolder) -> Result<(usize, usize), RecordError> {
     let (mut n_rounds, mut n_clients) = (0, 0);
     for row in record.iter_rows()? {
         let row = row?;
         for &[first, last] in row.joined.iter().chain(&row.left) {
             if first > last || last as usize >= MAX_CLIENTS {
-                let message = format!("round {}: clients {first} to {last} came or went", row.round);
+                let message = format!("round {}: clients {first} to {last} joined or left", row.round);
                 return Err(RecordError::Damaged { file: record.folder().join("rounds.jsonl"), message });
             }
         }
@@ -206,12 +208,12 @@ struct Loader {
     presence: Presence,
     snapshots: Vec<(u32, f64, Option<f64>)>,
     enrolled: Vec<bool>,
-    /// Of each client in the present round.
+    /// The state of each client in the present round.
     states: Vec<u8>,
 }
 
 impl Loader {
-    /// Whether every client that a row names is among those that ever join.
+    /// Whether every client of the row has joined at some time.
     fn knows_all(&self, row: &Row) -> bool {
         let known = |client: &u32| (*client as usize) < self.enrolled.len();
         let left = row.left.iter().all(|[_, last]| known(last));
@@ -240,7 +242,8 @@ impl Loader {
                 self.enrolled[first as usize..=last as usize].fill(is_in);
             }
         }
-        // The latest word counts: whoever was asked was enrolled, and whoever answered was asked.
+        // Later marks overwrite earlier ones: a selected client was enrolled, and a client that responded was
+        // selected.
         self.states.fill(3);
         let mut mark = |clients: Vec<u32>, state: u8| {
             clients.into_iter().for_each(|client| self.states[client as usize] = state);
@@ -259,13 +262,13 @@ impl Loader {
     }
 }
 
-/// A text that tells files of runs apart.
+/// A text as a part of file names: letters, digits, dots and hyphens.
 pub(crate) fn file_name(text: &str) -> String {
     let plain = |c: char| if c.is_alphanumeric() || c == '.' { c } else { '-' };
     text.chars().map(plain).collect()
 }
 
-/// The last part of a path.
+/// The last part of a path, or `run` if it has none.
 pub fn base_name(folder: &Path) -> String {
     folder.file_name().map_or_else(|| "run".to_owned(), |name| name.to_string_lossy().into_owned())
 }

@@ -1,4 +1,4 @@
-//! What happened, in plain sentences, from the record alone.
+//! Plain sentences about what happened, from the records alone.
 
 use ebb_record::stats::Estimate;
 
@@ -23,10 +23,10 @@ pub fn sentences(methods: &[Method<'_>]) -> Vec<String> {
     sentences
 }
 
-/// Which method is best, and whether that is beyond noise.
+/// The best method, and whether its lead is beyond noise.
 fn winner(methods: &[Method<'_>], goal: ComparedMetric) -> Option<String> {
     let of = |run: &Run| goal.value(run);
-    // Where some have more seeds than others, only those that all have say who is ahead.
+    // Where some methods have more seeds than others, only the common seeds decide.
     let shared = shared_seeds(methods, of);
     let fair = |run: &Run| of(run).filter(|_| shared.is_empty() || shared.contains(&run.header.seed));
     let mean = |method: &Method<'_>| method.estimate(fair).map(|found| found.mean);
@@ -53,16 +53,16 @@ fn winner(methods: &[Method<'_>], goal: ComparedMetric) -> Option<String> {
     let unknown = rest.iter().any(|(_, other)| sign(over(other)) == Sign::Unknown);
     let begin = format!("{} ends best, {at}", best.name);
     Some(if unknown {
-        format!("{begin}. With so few seeds in common nobody can say whether that is more than noise.")
+        format!("{begin}. There are too few common seeds to tell whether the difference is more than noise.")
     } else if tied.is_empty() {
         format!("{begin}: {} ahead of {}, which is beyond noise.", amount(over(second)?, goal), second.name)
     } else {
         let names: Vec<_> = tied.iter().map(|(_, other)| other.name.to_owned()).collect();
-        format!("{begin}, but not beyond noise: {} cannot be told apart from it.", listed(&names))
+        format!("{begin}, but within noise of {}.", listed(&names))
     })
 }
 
-/// After how many rounds, where runs are not of one length.
+/// The range of round numbers, where runs differ in length.
 fn lengths(methods: &[Method<'_>]) -> String {
     let rounds: Vec<_> =
         methods.iter().flat_map(|method| &method.runs).map(|run| run.summary.rounds).collect();
@@ -72,7 +72,7 @@ fn lengths(methods: &[Method<'_>]) -> String {
     }
 }
 
-/// The seeds of which every method has a figure.
+/// The seeds for which every method has a value.
 fn shared_seeds(methods: &[Method<'_>], of: impl Fn(&Run) -> Option<f64>) -> Vec<u64> {
     let mut known =
         methods.iter().map(|method| method.values_by_seed(&of)).filter(|values| !values.is_empty());
@@ -80,7 +80,7 @@ fn shared_seeds(methods: &[Method<'_>], of: impl Fn(&Run) -> Option<f64>) -> Vec
     known.fold(first, |shared, own| shared.into_iter().filter(|seed| own.contains_key(seed)).collect())
 }
 
-/// What absences cost, where somebody waited for everybody.
+/// What absences cost, compared with full participation.
 fn absence_cost(methods: &[Method<'_>], full: &Method<'_>, goal: ComparedMetric) -> Option<String> {
     let of = |run: &Run| goal.value(run);
     let loss = |method: &Method<'_>| full.difference(method, of).map(|found| goal.as_gain(found));
@@ -96,7 +96,7 @@ fn absence_cost(methods: &[Method<'_>], full: &Method<'_>, goal: ComparedMetric)
     let time = match (hours(full), hours(best)) {
         (Some(full), Some(other)) if other.mean > 0.0 && full.mean > 1.5 * other.mean => {
             format!(
-                " Waiting for everybody took {} times as long as {}.",
+                " Full participation took {} times as long as {}.",
                 times(full.mean / other.mean),
                 best.name
             )
@@ -116,7 +116,7 @@ fn absence_cost(methods: &[Method<'_>], full: &Method<'_>, goal: ComparedMetric)
     })
 }
 
-/// Whose work counted for more than it should.
+/// The part of the aggregation weight that did not follow the objective's shares.
 fn misplaced(methods: &[Method<'_>]) -> Option<String> {
     let share = |run: &Run| Some(100.0 * run.summary.weights.as_ref()?.misplaced_share());
     let mut found: Vec<_> = methods
@@ -129,19 +129,21 @@ fn misplaced(methods: &[Method<'_>]) -> Option<String> {
     let (most, last) = found.last()?;
     if found.len() > 1 && most - least < 0.5 {
         return Some(format!(
-            "All methods gave {least:.0} % of all weight to other clients than the objective says."
+            "Relative to the objective's shares, all methods misplaced {least:.0} % of the aggregation weight."
         ));
     }
     Some(if found.len() == 1 {
-        format!("{first} gave {least:.0} % of all weight to other clients than the objective says.")
+        format!(
+            "Relative to the objective's shares, {first} misplaced {least:.0} % of the aggregation weight."
+        )
     } else {
         format!(
-            "Of all weight, {last} gave {most:.0} % to other clients than the objective says, {first} {least:.0} %."
+            "Relative to the objective's shares, {last} misplaced {most:.0} % of the aggregation weight, {first} {least:.0} %."
         )
     })
 }
 
-/// Whom the model suits least.
+/// The accuracy at the tenth of the clients for which the model is worst.
 fn worst_served(methods: &[Method<'_>]) -> Option<String> {
     let worst = |run: &Run| {
         run.final_accuracy()?;
@@ -153,15 +155,17 @@ fn worst_served(methods: &[Method<'_>]) -> Option<String> {
     let (highest, first) = found.first()?;
     let (lowest, last) = found.last()?;
     Some(if found.len() == 1 {
-        format!("The tenth of the clients that {first} serves worst have {highest:.1} % (oracle).")
+        format!(
+            "The worst-served tenth of the clients has an accuracy of {highest:.1} % with {first} (oracle)."
+        )
     } else {
         format!(
-            "The tenth of the clients that are served worst have {highest:.1} % with {first} and {lowest:.1} % with {last} (oracle)."
+            "The worst-served tenth of the clients has an accuracy of {highest:.1} % with {first} and {lowest:.1} % with {last} (oracle)."
         )
     })
 }
 
-/// Who was never heard.
+/// How many clients never responded.
 fn never_responded(methods: &[Method<'_>]) -> Option<String> {
     let mean = |method: &Method<'_>| method.estimate(|run| Some(run.summary.never_heard as f64));
     let lost: Vec<_> = methods
@@ -173,10 +177,10 @@ fn never_responded(methods: &[Method<'_>]) -> Option<String> {
         return None;
     }
     if lost.is_empty() {
-        return Some("Every client was heard at least once in every run.".to_owned());
+        return Some("Every client responded at least once in every run.".to_owned());
     }
     let parts: Vec<_> = lost.iter().map(|(name, lost)| format!("{lost:.1} under {name}")).collect();
-    Some(format!("Clients that were never heard, on average over runs: {}.", listed(&parts)))
+    Some(format!("Clients that never responded, on average over runs: {}.", listed(&parts)))
 }
 
 fn snapshots(methods: &[Method<'_>]) -> Option<String> {
@@ -188,8 +192,8 @@ fn snapshots(methods: &[Method<'_>]) -> Option<String> {
 
 fn unfinished(methods: &[Method<'_>]) -> Option<String> {
     let open = methods.iter().flat_map(|method| &method.runs).filter(|run| !run.finished).count();
-    let (runs, them) = if open == 1 { ("run is", "it") } else { ("runs are", "them") };
-    (open > 0).then(|| format!("{open} {runs} not finished: what is said of {them} is so far."))
+    let (runs, their) = if open == 1 { ("run is", "its") } else { ("runs are", "their") };
+    (open > 0).then(|| format!("{open} {runs} unfinished: {their} results are those so far."))
 }
 
 fn diverged(methods: &[Method<'_>]) -> Option<String> {
@@ -199,7 +203,7 @@ fn diverged(methods: &[Method<'_>]) -> Option<String> {
         .map(|run| format!("{}, seed {}", run.source.method, run.header.seed))
         .collect();
     (!broken.is_empty())
-        .then(|| format!("Training diverged at some client, or as a whole: {}.", broken.join("; ")))
+        .then(|| format!("Training diverged, at a client or in the global model: {}.", broken.join("; ")))
 }
 
 fn times(factor: f64) -> String {
@@ -249,7 +253,7 @@ mod tests {
             })
             .collect()
         };
-        // Ten, eleven and twelve points: a mean of 11 and a t of 4.30 times 1 over the root of 3.
+        // Differences of 10, 11 and 12 points: mean 11, and t = 4.30 times std 1 over sqrt(3).
         let sentences = sentences_of(&of([0.61, 0.63, 0.65]));
         assert_eq!(
             sentences[0],
@@ -257,16 +261,13 @@ mod tests {
         );
         assert_eq!(sentences[1], "Against full participation, absences cost dropout 11.00 ± 2.48 points.");
         let sentences = sentences_of(&of([0.71, 0.42, 0.73]));
-        assert_eq!(
-            sentences[0],
-            "full ends best, at an accuracy of 62.00 %, but not beyond noise: dropout cannot be told apart from it."
-        );
+        assert_eq!(sentences[0], "full ends best, at an accuracy of 62.00 %, but within noise of dropout.");
         assert!(
             sentences[1].starts_with("Against full participation, absences cost dropout no more than noise")
         );
         let sentences = sentences_of(&[run("full", 1, 0.9), run("dropout", 1, 0.8)]);
         assert!(
-            sentences[0].ends_with("nobody can say whether that is more than noise."),
+            sentences[0].ends_with("too few common seeds to tell whether the difference is more than noise."),
             "{}",
             sentences[0]
         );
@@ -274,7 +275,7 @@ mod tests {
 
     #[test]
     fn seeds_that_only_one_method_has_do_not_decide_who_is_ahead() {
-        // b is ahead wherever both ran, and has one more seed, a hard one.
+        // b is ahead in every common seed, and has one more seed, a hard one.
         let mut runs: Vec<_> = (1..=3)
             .flat_map(|seed| [run("a", seed, 0.2 * seed as f64), run("b", seed, 0.2 * seed as f64 + 0.1)])
             .collect();
@@ -300,15 +301,15 @@ mod tests {
         lost.finished = false;
         let sentences = sentences_of(&[lost]);
         for expected in [
-            "Clients that were never heard, on average over runs: 3.0 under dropout.",
-            "1 run is not finished: what is said of it is so far.",
-            "Training diverged at some client, or as a whole: dropout, seed 1.",
+            "Clients that never responded, on average over runs: 3.0 under dropout.",
+            "1 run is unfinished: its results are those so far.",
+            "Training diverged, at a client or in the global model: dropout, seed 1.",
         ] {
             assert!(sentences.iter().any(|one| one == expected), "{sentences:?}");
         }
         assert!(
             sentences_of(&[run("full", 1, 0.5)])
-                .contains(&"Every client was heard at least once in every run.".to_owned())
+                .contains(&"Every client responded at least once in every run.".to_owned())
         );
     }
 }

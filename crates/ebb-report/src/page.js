@@ -6,7 +6,7 @@ const span = (first, each, end) => {
   const last = Math.min(first + each, end) - 1;
   return last === first ? String(first) : first + " to " + last;
 };
-// What to say of a place in a plot's own values, and where the line stands.
+// The lines of the tooltip at a place in the plot's own values, and where its vertical line stands.
 const say = {
   lines(plot, area, x) {
     const at = nearest(plot.series.flatMap((s) => s.points), x)[0];
@@ -66,7 +66,7 @@ for (const figure of document.querySelectorAll("figure[data-plot]")) {
     Object.assign(line.style, { display: "block", left: place + "px", top: top + "px", height: scale * (area.bottom - area.top) + "px" });
     tip.textContent = words.join("\n");
     tip.style.display = "block";
-    // Beside the line: right of it where there is room, else left.
+    // Right of the line if the tooltip fits there, else left of it.
     const room = home.width - tip.offsetWidth - 4;
     const beside = place + 12 <= room || place - 12 < tip.offsetWidth ? place + 12 : place - 12 - tip.offsetWidth;
     tip.style.left = Math.max(0, Math.min(beside, room)) + "px";
@@ -74,7 +74,7 @@ for (const figure of document.querySelectorAll("figure[data-plot]")) {
   };
   figure.addEventListener("pointermove", show);
   figure.addEventListener("pointerdown", show);
-  // A finger that lifts leaves; what it asked for stays until it taps elsewhere.
+  // A lifted finger also leaves the figure: its tooltip stays until the next tap elsewhere.
   figure.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") hide(); });
   document.addEventListener("pointerdown", (event) => { if (!figure.contains(event.target)) hide(); });
 }

@@ -1,4 +1,4 @@
-//! The pictures of a report, each with the figures behind it.
+//! The plots of a report, each with its data.
 
 use ebb_plot::{
     BarSeries, Bars, BoxSeries, Boxes, HeatMap, Lines, PlotError, Raster, RasterRow, Series, Size, Svg, Theme,
@@ -8,30 +8,30 @@ use crate::compare::{ComparedMetric, Curve, Method};
 use crate::load::{Evaluation, Run, STATES, file_name};
 use crate::similarity::matrix;
 
-/// More points than this nobody can tell apart on a page.
+/// More points than this cannot be told apart on a page.
 const MAX_POINTS: usize = 300;
 
-/// Of more clients than this a page shows who is how alike in blocks.
+/// With more clients than this, the similarity plot shows means over blocks.
 const MAX_SIMILARITY_ROWS: usize = 100;
 
-/// A picture, and the figures it was made from.
+/// A plot and its data.
 #[derive(Clone, Debug)]
 pub struct Plot {
-    /// The name of its files.
+    /// The name of its files, without ending.
     pub name: String,
-    /// What it shows, above it.
+    /// The heading above the plot.
     pub title: String,
-    /// What to know about it, below it.
+    /// The remark below the plot.
     pub caption: String,
-    /// How it is drawn.
+    /// The kind of plot, with what it draws.
     pub kind: PlotKind,
-    /// Its figures: the heading, then the rows.
+    /// The data as a table; the first row is the heading.
     pub table: Vec<Vec<String>>,
-    /// Whether the page can list them from the drawing.
+    /// Whether the page's script can derive the table from the drawing's data.
     pub has_all_points: bool,
 }
 
-/// What is drawn.
+/// The kinds of plots.
 #[derive(Clone, Debug)]
 pub enum PlotKind {
     /// Lines with bands.
@@ -40,14 +40,14 @@ pub enum PlotKind {
     Bars(Bars),
     /// Boxes.
     Boxes(Boxes),
-    /// Who was in which state; how many clients and rounds a cell stands for, and how many there are.
+    /// The states of clients by round; then clients and rounds a cell, and clients and rounds in all.
     Raster(Raster, [(usize, usize); 2]),
-    /// Who is how alike.
+    /// The similarity of clients.
     Heat(HeatMap),
 }
 
 impl Plot {
-    /// Draws it.
+    /// Draws the plot.
     pub fn draw(&self, theme: Theme, size: Size) -> Result<Svg, PlotError> {
         match &self.kind {
             PlotKind::Lines(lines) => lines.draw(theme, size),
@@ -58,7 +58,7 @@ impl Plot {
         }
     }
 
-    /// The same with its title in the drawing, for files that stand alone.
+    /// A copy with its title in the drawing, for files of their own.
     pub fn with_title(&self) -> Plot {
         let mut own = self.clone();
         let title = match &mut own.kind {
@@ -72,7 +72,7 @@ impl Plot {
         own
     }
 
-    /// How large it is on a page of the usual width.
+    /// The size on a wide page.
     pub fn wide(&self) -> Size {
         match &self.kind {
             PlotKind::Heat(_) => Size { width_px: 760, height_px: 680 },
@@ -80,12 +80,12 @@ impl Plot {
         }
     }
 
-    /// How large it is on a phone.
+    /// The size on a phone.
     pub fn narrow(&self) -> Size {
         Size { width_px: 420, height_px: 400 }
     }
 
-    /// Its figures as CSV.
+    /// The data as CSV.
     pub fn csv(&self) -> String {
         let quoted = |cell: &String| match cell.contains([',', '"', '\n']) {
             true => format!("\"{}\"", cell.replace('"', "\"\"")),
@@ -96,7 +96,7 @@ impl Plot {
     }
 }
 
-/// Six digits are more than anybody sees.
+/// A value rounded to six significant digits.
 pub(crate) fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -105,27 +105,26 @@ pub(crate) fn rounded(value: f64) -> f64 {
     format!("{value:.*}", digits.clamp(0, 12) as usize).parse().unwrap_or(value)
 }
 
-/// A heading.
 fn heading<const N: usize>(names: [&str; N]) -> Vec<Vec<String>> {
     vec![names.map(str::to_owned).to_vec()]
 }
 
-/// Against what a curve is drawn.
+/// The x-axis of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XAxis {
     /// Rounds.
     Rounds,
-    /// Virtual time.
+    /// Virtual hours.
     Hours,
-    /// Payload.
+    /// Megabytes uploaded and downloaded.
     Megabytes,
 }
 
 impl XAxis {
-    /// All of them.
+    /// All axes, in the order of the page's tabs.
     pub const ALL: [XAxis; 3] = [XAxis::Rounds, XAxis::Hours, XAxis::Megabytes];
 
-    /// What the axis is called.
+    /// The label of the axis.
     pub fn label(self) -> &'static str {
         match self {
             XAxis::Rounds => "round",
@@ -134,7 +133,7 @@ impl XAxis {
         }
     }
 
-    /// In the name of a tab, and of a file.
+    /// The name in tabs and file names.
     pub fn name(self) -> &'static str {
         match self {
             XAxis::Rounds => "rounds",
@@ -152,7 +151,7 @@ impl XAxis {
     }
 }
 
-/// Accuracy or loss of all methods; nothing where it was never measured.
+/// The accuracy or loss of all methods; `None` if it was never measured.
 pub fn curves(methods: &[Method<'_>], across: XAxis, what: &'static str) -> Option<Plot> {
     let percent = what == "accuracy";
     let value = |evaluation: &Evaluation| match percent {
@@ -160,7 +159,7 @@ pub fn curves(methods: &[Method<'_>], across: XAxis, what: &'static str) -> Opti
         false => evaluation.loss,
     };
     let label = if percent { "accuracy %" } else { "loss" };
-    // No accuracy is outside 0 to 100, no loss below 0, wherever an interval ends.
+    // Intervals are cut to the possible range: accuracy from 0 to 100, loss from 0.
     let most = if percent { 100.0 } else { f64::INFINITY };
     let curves = methods.iter().map(|method| {
         let mut curve = method.curve(value, |evaluation| across.position(evaluation));
@@ -209,7 +208,7 @@ pub fn curves(methods: &[Method<'_>], across: XAxis, what: &'static str) -> Opti
     })
 }
 
-/// Final accuracies, or losses, as bars with intervals.
+/// The final accuracy or loss of each method, as bars with intervals.
 pub fn finals(methods: &[Method<'_>]) -> Option<Plot> {
     let goal = ComparedMetric::of(methods);
     let found: Vec<_> = methods
@@ -249,13 +248,13 @@ pub fn finals(methods: &[Method<'_>]) -> Option<Plot> {
     })
 }
 
-/// How often clients were asked and answered, spread over clients: two boxes a method.
+/// How often each client was selected and responded, as two boxes for each method.
 pub fn selections(methods: &[Method<'_>]) -> Option<Plot> {
     let first: Vec<_> = methods.iter().filter_map(|method| method.runs.first().copied()).collect();
     if first.iter().all(|run| run.selections.is_empty()) {
         return None;
     }
-    let mut table = heading(["method", "client", "asked", "answered"]);
+    let mut table = heading(["method", "client", "selected", "responded"]);
     for run in &first {
         for (client, (selected, responded)) in run.selections.iter().zip(&run.responses).enumerate() {
             let counts = [client, *selected as usize, *responded as usize].map(|count| count.to_string());
@@ -267,8 +266,8 @@ pub fn selections(methods: &[Method<'_>]) -> Option<Plot> {
     };
     Some(Plot {
         name: "selections".to_owned(),
-        title: "How often clients were asked, and answered".to_owned(),
-        caption: "Spread over clients, in the first seed of each method; the figures have every client."
+        title: "How often clients were selected, and responded".to_owned(),
+        caption: "Distribution over clients, in the first seed of each method; the data list every client."
             .to_owned(),
         kind: PlotKind::Boxes(Boxes {
             title: String::new(),
@@ -285,7 +284,7 @@ pub fn selections(methods: &[Method<'_>]) -> Option<Plot> {
     })
 }
 
-/// How much more than it should each client counted, from the one that counted most.
+/// The aggregation weight of each client over its due, in descending order.
 pub fn weights(methods: &[Method<'_>]) -> Option<Plot> {
     let mut table = heading(["method", "client", "given", "due", "given over due"]);
     let mut series = Vec::new();
@@ -297,7 +296,7 @@ pub fn weights(methods: &[Method<'_>]) -> Option<Plot> {
             let cells = [run.source.method.clone(), client.to_string()];
             table.push(cells.into_iter().chain(values).collect());
         }
-        // Whoever is in no objective has nothing due.
+        // The ratio is undefined for clients outside the objective.
         let mut over: Vec<_> = over.into_iter().filter(|over| over.is_finite()).collect();
         over.sort_by(|one, other| other.total_cmp(one));
         let points: Vec<_> = over.into_iter().enumerate().map(|(at, over)| (at as f64, over)).collect();
@@ -311,9 +310,9 @@ pub fn weights(methods: &[Method<'_>]) -> Option<Plot> {
     }
     Some(Plot {
         name: "weights".to_owned(),
-        title: "How much each client counted, over how much it should".to_owned(),
-        caption: "First seed of each method. 1: as much as the objective says; 0: not at all. Each method's clients from the \
-                  one that counted most; methods that cannot say are left out."
+        title: "Aggregation weight of each client, given over due".to_owned(),
+        caption: "First seed of each method. 1: as much as the objective intends; 0: none. Clients are in \
+                  descending order. Methods that do not report weights are left out."
             .to_owned(),
         kind: PlotKind::Lines(Lines {
             title: String::new(),
@@ -326,7 +325,7 @@ pub fn weights(methods: &[Method<'_>]) -> Option<Plot> {
     })
 }
 
-/// How well the model suits each client, from the one it suits least.
+/// The deciles of the clients' accuracy or loss on their own test data, worst first.
 pub fn per_client(methods: &[Method<'_>]) -> Option<Plot> {
     let goal = ComparedMetric::of(methods);
     let (what, scale) = match goal {
@@ -355,7 +354,7 @@ pub fn per_client(methods: &[Method<'_>]) -> Option<Plot> {
         name: "per-client".to_owned(),
         title: format!("At the clients: {} (oracle)", goal.name()),
         caption: format!(
-            "Each client's own test data; means over seeds. So many percent of the clients have {better} this {what}."
+            "Each client's own test data; means over seeds. x percent of the clients have {better} the {what} y."
         ),
         kind: PlotKind::Lines(Lines {
             title: String::new(),
@@ -368,9 +367,9 @@ pub fn per_client(methods: &[Method<'_>]) -> Option<Plot> {
     })
 }
 
-/// How many rounds were snapshots, where a method makes them.
+/// The share of snapshot rounds, for methods that have them.
 pub fn snapshots(methods: &[Method<'_>]) -> Option<Plot> {
-    let mut table = heading(["method", "round", "share of snapshots so far", "chance of the next"]);
+    let mut table = heading(["method", "round", "share of snapshots so far", "probability of the next"]);
     let mut series = Vec::new();
     for run in methods.iter().filter_map(|method| method.runs.first()).filter(|run| !run.snapshots.is_empty())
     {
@@ -382,7 +381,7 @@ pub fn snapshots(methods: &[Method<'_>]) -> Option<Plot> {
         let shares: Vec<_> = run.snapshots.iter().map(|one| (f64::from(one.0), one.1)).collect();
         let probabilities: Vec<_> =
             run.snapshots.iter().filter_map(|one| Some((f64::from(one.0), one.2?))).collect();
-        for (what, points) in [("share so far", shares), ("chance of the next", probabilities)] {
+        for (what, points) in [("share so far", shares), ("probability of the next", probabilities)] {
             if !points.is_empty() {
                 let Curve { points, .. } = Curve { points, band: Vec::new() }.thinned(MAX_POINTS);
                 series.push(Series { name: format!("{name}: {what}"), points, band: None });
@@ -407,7 +406,7 @@ pub fn snapshots(methods: &[Method<'_>]) -> Option<Plot> {
     })
 }
 
-/// Who is how alike in the first run of a method that compares clients.
+/// The similarity of clients in the first run of a method that compares clients.
 pub fn similarity(method: &Method<'_>) -> Option<Plot> {
     let run = method.runs.first()?;
     let (round, pairs) = run.similarities.as_ref()?;
@@ -425,13 +424,13 @@ pub fn similarity(method: &Method<'_>) -> Option<Plot> {
         }
     }
     let each = if many {
-        " Means over neighbours, for there are more clients than a page can show; the run's folder friends/ has every pair."
+        " Means over neighbouring clients, because there are too many to show. The run's folder friends/ has every pair."
     } else {
         ""
     };
     Some(Plot {
         name: format!("friends-{}", file_name(method.name)),
-        title: format!("Who is how alike: {}", method.name),
+        title: format!("Client similarity: {}", method.name),
         caption: format!("Seed {}, after {round} rounds.{each}", run.header.seed),
         kind: PlotKind::Heat(map),
         table,
@@ -439,7 +438,8 @@ pub fn similarity(method: &Method<'_>) -> Option<Plot> {
     })
 }
 
-/// Neighbours averaged, so that few rows and columns are left; they are named by the places of the first and the last.
+/// A heat map of means over neighbours, with fewer rows and columns. Their names are the first and the last
+/// place.
 fn coarsened(map: &HeatMap) -> HeatMap {
     let n = map.rows.len();
     let bounds = |at: usize| at * n / MAX_SIMILARITY_ROWS..(at + 1) * n / MAX_SIMILARITY_ROWS;
@@ -462,7 +462,7 @@ fn coarsened(map: &HeatMap) -> HeatMap {
     }
 }
 
-/// Who was there, and who answered, in the first run of each method: one picture for those in which it was the same.
+/// The states of clients by round in the first run of each method; methods with equal states share a plot.
 pub fn participation(methods: &[Method<'_>]) -> Vec<Plot> {
     let mut groups: Vec<(&Run, Vec<&str>)> = Vec::new();
     for run in methods.iter().filter_map(|method| method.runs.first().copied()) {
@@ -513,7 +513,7 @@ fn participation_plot(run: &Run, names: &str) -> Option<Plot> {
     };
     Some(Plot {
         name: format!("participation-{}", file_name(&run.source.method)),
-        title: format!("Who took part: {names}"),
+        title: format!("Participation: {names}"),
         caption: format!("Seed {}.{each}", run.header.seed),
         kind: PlotKind::Raster(raster, [(clients, rounds), presence.n_clients_and_rounds]),
         table,

@@ -1,10 +1,10 @@
-//! Where the settings of runs differ.
+//! The settings in which runs differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use toml::Value;
 
-/// A row for each key that is not the same for all, a column for each run: the heading, then the rows. The seed is left out.
+/// The heading, then a row for each key with differing values; a column for each run. The seed is left out.
 pub(crate) fn differing(runs: &[(&str, &str)]) -> Vec<Vec<String>> {
     let flat: Vec<BTreeMap<String, String>> = runs.iter().map(|(_, text)| flattened(text)).collect();
     let keys: BTreeSet<&String> = flat.iter().flat_map(BTreeMap::keys).collect();

@@ -1,4 +1,4 @@
-//! Who is how alike, as a picture.
+//! The similarity of clients, as a heat map.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use ebb_record::SimilarityPair;
 
 use crate::linkage::{Distances, leaf_order};
 
-/// Of more clients than this the picture shows as many that are evenly apart.
+/// With more clients than this, the heat map shows this many, evenly chosen.
 const MAX_CLIENTS: usize = 2000;
 
-/// Of at most so many clients the numbers stand beside the picture.
+/// With at most this many clients, the heat map shows their numbers.
 const MAX_NAMED_CLIENTS: usize = 60;
 
-/// The matrix of all that met somebody: by true cluster where an oracle says those, else with alike ones side by side. `None`
-/// where nobody met.
+/// The similarity of all clients that met another: by true cluster where an oracle knows it, else with
+/// similar ones next to each other. `None` if no clients met.
 pub fn matrix(round: u32, pairs: &[SimilarityPair], cluster: impl Fn(u32) -> Option<u32>) -> Option<HeatMap> {
     let clients: BTreeSet<u32> = pairs.iter().flat_map(|pair| [pair.client, pair.other]).collect();
     let clients: Vec<u32> = clients.into_iter().collect();
@@ -38,14 +38,14 @@ pub fn matrix(round: u32, pairs: &[SimilarityPair], cluster: impl Fn(u32) -> Opt
     let in_different_clusters = |two: &[u32]| cluster(two[0]) != cluster(two[1]);
     let breaks =
         drawn.windows(2).enumerate().filter(|(_, two)| in_different_clusters(two)).map(|(at, _)| at + 1);
-    let order = if oracle { "by true cluster (oracle)" } else { "alike ones side by side" };
+    let order = if oracle { "by true cluster (oracle)" } else { "similar ones side by side" };
     let some = match drawn.len() < clients.len() {
         true => format!(", {} of {}", drawn.len(), clients.len()),
         false => String::new(),
     };
     let rounds = if round == 1 { "1 round".to_owned() } else { format!("{round} rounds") };
     Some(HeatMap {
-        title: format!("Who is how alike after {rounds}"),
+        title: format!("Client similarity after {rounds}"),
         x_label: format!("client{some}, {order}"),
         y_label: "client".to_owned(),
         value_label: "similarity".to_owned(),
@@ -71,7 +71,7 @@ fn indexed_pairs<'p>(
 }
 
 fn similar_together(clients: &[u32], pairs: &[SimilarityPair]) -> Vec<u32> {
-    // Whoever never met is as unlike as any two that did.
+    // Clients that never met are taken to be as far apart as the most dissimilar pair.
     let largest_distance = pairs.iter().map(|pair| 1.0 - pair.similarity).fold(0.0, f64::max);
     let mut distances = Distances::new(clients.len(), largest_distance);
     for (one, other, similarity) in indexed_pairs(clients, pairs) {

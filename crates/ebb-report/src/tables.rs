@@ -1,24 +1,26 @@
-//! The tables of a report: the heading, then the rows.
+//! The tables of a report; the first row is the heading.
 
 use ebb_record::stats::Estimate;
 
 use crate::compare::{ComparedMetric, Method, Sign, sign};
 use crate::load::Run;
 
-/// What to know about the figures of one method.
-pub const METRICS_NOTE: &str = "± is the standard deviation over seeds. Worst tenth: the tenth of the clients that are served worst, as only a simulation knows. \
-                                Misplaced: the part of all weight that went to other clients than the objective says.";
+/// The note below the metrics of one method.
+pub const METRICS_NOTE: &str = "± is the standard deviation over seeds. Worst tenth: accuracy at the worst-served tenth of the clients, \
+                                known only to a simulation. Misplaced: aggregation weight that did not follow the \
+                                objective's shares.";
 
-/// What to know about the overview.
-pub const OVERVIEW_NOTE: &str = "± after a figure is its standard deviation over seeds, after a difference half of its 95 % interval. Differences are \
-                                 paired: runs of one seed saw the same data and the same absences. Tied: the interval holds zero. Worst tenth: the tenth of \
-                                 the clients that are served worst, as only a simulation knows. Misplaced: the part of all weight that went to other clients \
-                                 than the objective says.";
+/// The note below the comparison of methods.
+pub const OVERVIEW_NOTE: &str = "± after a metric is its standard deviation over seeds, after a difference half of its 95 % interval. \
+                                 Differences are paired: runs of one seed saw the same data and the same absences. Tied: the \
+                                 interval contains zero. Worst tenth: accuracy at the worst-served tenth of the clients, known \
+                                 only to a simulation. Misplaced: aggregation weight that did not follow the objective's shares.";
 
-/// What to know about the pairs.
-pub const PAIRS_NOTE: &str = "The row less the column, over the seeds that both have, ± half of the 95 % interval; * where the interval does not hold zero.";
+/// The note below the table of pairs.
+pub const PAIRS_NOTE: &str = "The row less the column, over the seeds that both have, ± half of the 95 % interval; * where the interval does not contain zero.";
 
-/// The methods side by side. Rounds are counted until `target`, or else until what every method reaches.
+/// The comparison of methods. Rounds are counted up to `target`, by default the highest accuracy that all
+/// methods reach.
 pub fn overview(methods: &[Method<'_>], target: Option<f64>) -> Vec<Vec<String>> {
     let goal = ComparedMetric::of(methods);
     let of = |run: &Run| goal.value(run);
@@ -57,7 +59,7 @@ pub fn overview(methods: &[Method<'_>], target: Option<f64>) -> Vec<Vec<String>>
     rows
 }
 
-/// Every method less every other.
+/// The difference between every two methods.
 pub fn pairs(methods: &[Method<'_>]) -> Vec<Vec<String>> {
     let goal = ComparedMetric::of(methods);
     let mut rows = vec![vec![goal.name().to_owned()]];
@@ -99,7 +101,7 @@ fn mean(found: Option<Estimate>) -> String {
     found.map_or_else(String::new, |found| digits(found.mean))
 }
 
-/// Mean and standard deviation; nothing where there is nothing.
+/// Mean and standard deviation; empty if there is no value.
 pub fn spread(found: Option<Estimate>, scale: f64) -> String {
     found.map_or_else(String::new, |found| match found.std {
         Some(std) => value_and_error(scale * found.mean, scale * std),
@@ -114,7 +116,7 @@ fn difference(method: &Method<'_>, first: &Method<'_>, goal: ComparedMetric) -> 
     paired(method.difference(first, |run| goal.value(run)))
 }
 
-/// A difference over pairs with half of its interval; said to be tied where the interval holds zero.
+/// A paired difference with half of its interval, marked as tied where the interval contains zero.
 pub fn paired(found: Option<Estimate>) -> String {
     let tied = if sign(found) == Sign::Tied { " (tied)" } else { "" };
     found.map_or_else(|| "no seed in common".to_owned(), |found| format!("{}{tied}", signed(found)))
@@ -128,7 +130,7 @@ fn signed(found: Estimate) -> String {
     }
 }
 
-/// A figure and how far it may be off, to the same digit.
+/// A value and its error, rounded to the same digit.
 fn value_and_error(value: f64, error: f64) -> String {
     let size = value.abs().max(error.abs());
     format!("{} ± {}", with_digits_of(size, value), with_digits_of(size, error))
@@ -138,7 +140,7 @@ fn digits(value: f64) -> String {
     with_digits_of(value.abs(), value)
 }
 
-/// Four digits or so of what is so large: two behind the point, three below ten, four below a tenth.
+/// About four digits at a value of this size: two decimals, three below ten, four below a tenth.
 fn with_digits_of(size: f64, value: f64) -> String {
     match size {
         _ if !value.is_finite() => "-".to_owned(),
@@ -146,7 +148,7 @@ fn with_digits_of(size: f64, value: f64) -> String {
         size if size >= 1e6 => format!("{value:.2e}"),
         size if size >= 1000.0 => format!("{value:.0}"),
         size if size >= 100.0 => format!("{value:.1}"),
-        // What would be written as 10.000 is written as 10.00.
+        // A value that would round to 10.000 gets two decimals.
         size if size >= 9.9995 => format!("{value:.2}"),
         size if !(5e-5..0.1).contains(&size) => format!("{value:.3}"),
         _ => format!("{value:.4}"),
@@ -161,11 +163,11 @@ mod tests {
 
     #[test]
     fn differences_are_paired_by_seed() {
-        // Ten points apart in every seed, however far seeds are apart.
+        // Ten points apart in every seed, although seeds differ much more.
         let mut runs: Vec<_> = (1..=3)
             .flat_map(|seed| [run("a", seed, 0.2 * seed as f64), run("b", seed, 0.2 * seed as f64 + 0.1)])
             .collect();
-        // A seed that only one has counts for its mean, and in no difference.
+        // A seed without a partner counts for its method's mean, but in no difference.
         runs.push(run("b", 4, 0.0));
         let worlds = worlds(&runs);
         let table = overview(&worlds[0].1, None);

@@ -1,4 +1,4 @@
-//! Runs to try reports on.
+//! Made-up runs for the tests of reports.
 
 use ebb_record::Header;
 

@@ -151,7 +151,7 @@ fn runs_given_one_by_one_are_compared_where_their_worlds_are_the_same() {
     assert_eq!(both.matches("<h2 id=\"world-").count(), 1);
     // 11/24, 5/24 and 8/24 of all weight, where it should be a third each.
     assert!(
-        both.contains("Of all weight, dropout gave 12 % to other clients than the objective says, mifa 0 %."),
+        both.contains("Relative to the objective's shares, dropout misplaced 12 % of the aggregation weight, mifa 0 %."),
         "{both}"
     );
     // A run counts once, and other settings are another method, whatever the recipe.
@@ -193,8 +193,8 @@ fn what_cannot_be_reported_on_is_an_error_with_the_remedy() {
     succeed(&["run", "--quiet", file.to_str().unwrap(), "--out", run.to_str().unwrap()]);
     let rows = std::fs::read_to_string(run.join("rounds.jsonl")).unwrap();
     for (from, to, message) in [
-        ("\"up\":[0]", "\"up\":[7]", "round 1: it names clients that never joined"),
-        ("\"joined\":[[0,2]]", "\"joined\":[[0,4000000000]]", "clients 0 to 4000000000 came or went"),
+        ("\"up\":[0]", "\"up\":[7]", "round 1: the row names clients that never joined"),
+        ("\"joined\":[[0,2]]", "\"joined\":[[0,4000000000]]", "clients 0 to 4000000000 joined or left"),
     ] {
         assert!(rows.contains(from), "{rows}");
         std::fs::write(run.join("rounds.jsonl"), rows.replace(from, to)).unwrap();

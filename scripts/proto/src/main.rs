@@ -1,5 +1,5 @@
-//! Makes `crates/ebb-net/src/wire.rs` from `proto/ebbflow.proto`, with no compiler but those written in Rust:
-//! `cargo run --manifest-path scripts/proto/Cargo.toml`. A test of `ebb-net` fails where it was forgotten.
+//! Generates `crates/ebb-net/src/wire.rs` from `proto/ebbflow.proto`, with compilers written in Rust only:
+//! `cargo run --manifest-path scripts/proto/Cargo.toml`. A test of `ebb-net` fails if this was forgotten.
 
 #![forbid(unsafe_code)]
 

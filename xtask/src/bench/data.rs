@@ -1,5 +1,5 @@
-//! Data: how long CIFAR-10 takes to load and how much memory, and how fast batches are made of bytes beside how
-//! fast they are trained on.
+//! Data: the time and memory that loading CIFAR-10 takes, and the time to make a batch of bytes compared with
+//! training on it.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -17,27 +17,27 @@ use serde_json::{Value, json};
 use super::machine::memory_bytes;
 use super::{AimCheck, Spread};
 
-/// What to measure.
+/// Arguments of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Timed repeats of each
+    /// Timed repeats of each measurement
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
 }
 
-/// Loading takes at most so many seconds, and the process so much memory.
+/// The most seconds that loading may take, and the most memory of the process.
 const MAX_LOAD_S: f64 = 3.0;
 const MAX_MEMORY_MB: f64 = 300.0;
 
-/// A batch is trained on for so many times as long as it is made.
+/// The least ratio of the time to train on a batch to the time to make it.
 const MIN_TRAIN_RATIO: f64 = 20.0;
 
 const BATCH: u32 = 128;
 
-/// The networks for CIFAR-10, of which the first is the smallest.
+/// The networks for CIFAR-10; the first is the smallest.
 const NETWORKS: [&str; 3] = ["lenet", "fast-cifar-cnn", "e3cs-cifar-cnn"];
 
-/// What was found.
+/// The measurements.
 #[derive(Debug)]
 pub(super) struct Measurements {
     load_s: Spread,
@@ -50,7 +50,7 @@ pub(super) fn measure(args: &Args) -> Result<Measurements, Box<dyn Error>> {
     let mut load_s = Vec::new();
     let mut images = None;
     for _ in 0..args.repeats {
-        // What the last repeat loaded must not lie beside what this one does.
+        // What the last repeat loaded is dropped first, or it would count as memory of this one.
         drop(images.take());
         let began = Instant::now();
         let parts = (read::cifar10(&folder, Part::Train)?, read::cifar10(&folder, Part::Test)?);
@@ -71,7 +71,7 @@ fn into_samples(images: Images) -> Samples {
     Samples::from_bytes(images.pixels, labels, width, &[(0.5, 0.5); 3])
 }
 
-/// How long a batch is made, how long it is trained on, and the one over the other, turn by turn.
+/// The times to make a batch and to train on it, and their ratio, measured alternately.
 fn batches(
     network: &'static str,
     samples: &Arc<Samples>,
@@ -81,7 +81,7 @@ fn batches(
     let input = Input::Image { height: 32, width: 32, channels: 3 };
     let net = Net::new(&named(network, input, 10).ok_or("no such network")?, path)?;
     let n_batches = 20;
-    // From all over the set, as shuffled clients ask for them.
+    // Samples from the whole set, as shuffled clients use them.
     let order: Vec<u32> = (0..n_batches * BATCH).map(|at| at * 7919 % samples.len() as u32).collect();
     let held = Partition { samples: Arc::clone(samples), by_client: vec![order.clone()] };
     let test = Partition { samples: Arc::clone(samples), by_client: Vec::new() };
@@ -90,7 +90,7 @@ fn batches(
     let job = Job { round: 0, global: Arc::new(Parcel::of(task.initial())), learning_rate: 0.001, work };
     let mut inputs = vec![0.0; BATCH as usize * samples.width()];
     let mut turns = Vec::new();
-    // The first turn is not counted: it brings everything in.
+    // The first turn is not timed, because it fills the caches.
     for _ in 0..=repeats {
         let began = Instant::now();
         for batch in order.chunks(BATCH as usize) {
@@ -102,7 +102,7 @@ fn batches(
         let mut run = task.begin(ClientId::new(0), &job, 1, NonZeroU32::MAX);
         let began = Instant::now();
         run.steps(n_batches, &StepRule { learning_rate: 0.001, ..StepRule::default() });
-        // Steps make their batches too.
+        // Steps include making their batches.
         let trained_s = began.elapsed().as_secs_f64() / f64::from(n_batches) - made_s;
         turns.push((made_s, trained_s));
     }
@@ -120,7 +120,7 @@ impl Measurements {
         println!("  load, s        {}: {}", self.load_s, within(self.load_s.median, MAX_LOAD_S));
         match self.peak_mb {
             Some(peak) => println!("  peak memory    {peak:.0} MB: {}", within(peak, MAX_MEMORY_MB)),
-            None => println!("  peak memory    this system does not say"),
+            None => println!("  peak memory    not reported by this system"),
         }
         for (network, made, trained, factor) in &self.networks {
             println!("{network}: a batch of {BATCH}");

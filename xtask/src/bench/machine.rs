@@ -1,4 +1,4 @@
-//! The facts without which a figure of speed says nothing: processor, cores, compiler, date.
+//! The context of a measurement: processor, cores, compiler and date.
 
 use std::fmt;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::workspace;
 
-/// What the benchmarks ran on, and when.
+/// The machine of the benchmarks, and the date.
 #[derive(Debug)]
 pub(super) struct Machine {
     cpu: String,
@@ -43,12 +43,12 @@ impl fmt::Display for Machine {
     }
 }
 
-/// A figure of this process's memory, such as `VmRSS` or `VmHWM`, where the system says so.
+/// A value from this process's memory statistics, such as `VmRSS` or `VmHWM`, if the system reports it.
 pub(super) fn memory_bytes(field: &str) -> Option<f64> {
     memory_in("/proc/self/status", field)
 }
 
-/// The same of another process.
+/// As [`memory_bytes`], for another process.
 pub(super) fn memory_bytes_of(process: u32, field: &str) -> Option<f64> {
     memory_in(&format!("/proc/{process}/status"), field)
 }
@@ -71,7 +71,7 @@ fn rustc_version() -> Option<String> {
     output.status.success().then(|| text.trim().to_owned())
 }
 
-/// The day in UTC (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// The date in UTC (Hinnant, "chrono-Compatible Low-Level Date Algorithms").
 fn date(seconds: u64) -> String {
     // Years begin in March here, so that a leap day comes last.
     let day = seconds / 86_400 + 719_468;

@@ -1,7 +1,6 @@
-//! Measures what is promised of speed: one file a benchmark, and what they have in common.
+//! Measures the speed that is promised: a file for each benchmark, and what they share.
 
 mod data;
-mod friends;
 mod machine;
 mod network;
 mod null_update;
@@ -9,6 +8,7 @@ mod report;
 mod rounds;
 mod selection;
 mod settings;
+mod similarity;
 mod sum;
 mod train;
 mod worlds;
@@ -21,37 +21,38 @@ use serde_json::{Value, json};
 
 use machine::Machine;
 
-/// What to measure, and how to say it.
+/// Arguments of all benchmarks.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: Option<What>,
-    /// Small sizes: shows that the benchmarks still run, says nothing of speed
+    /// Use small sizes, which only show that the benchmarks run
     #[arg(long)]
     quick: bool,
-    /// Also print the figures as one JSON object, in the last line
+    /// Also print the measurements as one JSON object, in the last line
     #[arg(long)]
     json: bool,
 }
 
-/// A part of the benchmarks; without one, the round.
+/// A benchmark; by default the one of rounds.
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// Local training on the papers' networks
+    /// Local training on the networks of papers
     Train(train::Args),
-    /// Loading CIFAR-10, and making batches of it
+    /// Loading CIFAR-10 and making batches of it
     Data(data::Args),
-    /// Saying who is up, of a thousand clients to a million
+    /// Computing availability for a thousand to a million clients
     Worlds(worlds::Args),
-    /// Finding out which clients are alike
-    Friends(friends::Args),
-    /// Choosing whom to ask by E3CS, of a thousand clients to ten million
+    /// Comparing the updates of clients
+    #[command(alias = "friends")]
+    Similarity(similarity::Args),
+    /// Client selection by E3CS for a thousand to ten million clients
     Selection(selection::Args),
     /// Reading a list of up to a million values
     Settings(settings::Args),
     /// Writing a report on many runs
     Report(report::Args),
-    /// Thousands of clients at one server, and rounds beside Flower's
+    /// Thousands of clients at one server, and rounds compared with Flower's
     Network(network::Args),
     #[command(hide = true)]
     NetworkPart(network::PartArgs),
@@ -90,8 +91,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         }
         return Ok(());
     }
-    if let Some(What::Friends(options)) = &args.what {
-        let measurements = friends::measure(options, threads)?;
+    if let Some(What::Similarity(options)) = &args.what {
+        let measurements = similarity::measure(options, threads)?;
         measurements.print();
         if args.json {
             println!(
@@ -158,26 +159,26 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Whether figures are held against what is promised.
+/// Whether measurements are compared with the promised ones.
 #[derive(Clone, Copy, Debug)]
 enum AimCheck {
     Enabled,
-    /// Small sizes promise nothing.
+    /// Small sizes are not compared.
     Disabled,
 }
 
 impl AimCheck {
-    /// What to say of a figure that should be at least `aim`.
+    /// The verdict on a measurement that should be at least `aim`.
     fn verdict(self, value: f64, aim: f64) -> String {
         match self {
-            AimCheck::Disabled => "not judged: small sizes".to_owned(),
+            AimCheck::Disabled => "not compared: small sizes".to_owned(),
             AimCheck::Enabled if value >= aim => format!("meets the aim of at least {aim}"),
             AimCheck::Enabled => format!("below the aim of at least {aim}"),
         }
     }
 }
 
-/// A figure over repeats.
+/// A measurement over repeats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Spread {
     median: f64,
@@ -187,7 +188,7 @@ struct Spread {
 
 impl Spread {
     /// # Panics
-    /// When nothing was measured.
+    /// If nothing was measured.
     fn of(values: impl IntoIterator<Item = f64>) -> Spread {
         let mut sorted: Vec<_> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -208,7 +209,7 @@ impl fmt::Display for Spread {
     }
 }
 
-/// A count with a comma between thousands.
+/// A count with commas between thousands.
 fn grouped(count: usize) -> String {
     let digits = count.to_string();
     let mut text = String::new();
@@ -239,7 +240,7 @@ mod tests {
     fn a_measurement_is_compared_with_its_aim() {
         assert_eq!(AimCheck::Enabled.verdict(20.0, 20.0), "meets the aim of at least 20");
         assert_eq!(AimCheck::Enabled.verdict(0.59, 0.6), "below the aim of at least 0.6");
-        assert_eq!(AimCheck::Disabled.verdict(0.1, 20.0), "not judged: small sizes");
+        assert_eq!(AimCheck::Disabled.verdict(0.1, 20.0), "not compared: small sizes");
     }
 
     #[test]

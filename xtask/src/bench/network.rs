@@ -1,9 +1,11 @@
-//! The network: thousands of clients at one server, from joining to the first job, and rounds beside Flower's.
+//! Network: thousands of clients at one server, the time from joining to the first job, and rounds compared
+//! with Flower's.
 //!
-//! Server and clients are processes of this machine, and speak over loopback. The server is the one that ships, with its journal on
-//! the disk; clients are the library's, with a local step that does nothing. Moments of different processes are compared by the
-//! clock that they share: a round's deadline is when the server handed out its jobs, and so many seconds; a job has come when the
-//! client read its message, before it fetches the model.
+//! Server and clients are processes of this machine that communicate over loopback. The server is the shipped
+//! one, with its journal on disk. Clients are the library's, with an empty local step. Times of different
+//! processes are compared by the clock that they share. A round's deadline counts from the moment at which
+//! the server sent its jobs. A job has arrived when the client has read its message, before it fetches the
+//! model.
 
 mod against;
 mod child;
@@ -29,28 +31,27 @@ use clients::{ClientReport, Connected};
 use flower::Flower;
 use server::{Open, Played};
 
-/// What to measure.
+/// Arguments of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Only these parts; all if none is named
+    /// Only these parts [default: all]
     parts: Vec<TrialKind>,
-    /// Small sizes: shows that the benchmark still runs, says nothing of speed
+    /// Use small sizes, which only show that the benchmark runs
     #[arg(long)]
     quick: bool,
-    /// A Python that has flwr: also Flower's own deployment, on the same work
+    /// A Python with flwr: also measure Flower's own deployment on the same work
     #[arg(long)]
     flower: Option<PathBuf>,
-    /// With how many clients; its memory grows with each
+    /// Numbers of clients for Flower, whose memory grows with each
     #[arg(long, num_args = 1.., default_values_t = [2, 10], requires = "flower")]
     flower_clients: Vec<u32>,
-    /// Of how many rounds
+    /// Rounds of Flower
     #[arg(long, default_value_t = 5, requires = "flower")]
     flower_rounds: u32,
-    /// Another build of this program: also its servers with its clients, in turns with this one's, and the
-    /// ratios
+    /// Another build of this program: measure it too, alternately with this one, and print the ratios
     #[arg(long, value_name = "PROGRAM")]
     against: Option<PathBuf>,
-    /// How many turns each has
+    /// Turns of each build
     #[arg(long, default_value_t = NonZeroU32::new(3).expect("it is not zero"), requires = "against")]
     turns: NonZeroU32,
 }
@@ -58,7 +59,7 @@ pub(super) struct Args {
 /// A part of the benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum TrialKind {
-    /// Thousands of clients, half of those asked silent
+    /// Thousands of clients, half of the selected ones silent
     Load,
     /// From joining to the first job
     Join,
@@ -66,16 +67,16 @@ enum TrialKind {
     Rounds,
 }
 
-/// What a process of a trial is.
+/// The process that this program is, as a part of a trial.
 #[derive(Debug, Serialize, Deserialize)]
 enum Part {
     Server(server::Plan),
     Clients(clients::Plan),
-    /// One client that comes and goes.
+    /// A client that joins and leaves repeatedly.
     Guest(Open, usize),
 }
 
-/// A process of a trial, as this program starts it.
+/// The arguments of a process of a trial.
 #[derive(Debug, clap::Args)]
 pub(super) struct PartArgs {
     part: String,
@@ -89,7 +90,7 @@ pub(super) fn run_part(args: &PartArgs) -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Sizes.
+/// The sizes of a trial.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     n_params: usize,
@@ -133,13 +134,14 @@ const QUICK: Plan = Plan {
     small_fleet_rounds: 5,
 };
 
-/// Aims: bytes of the server, milliseconds from a deadline to the next job and from joining to the first, times as fast as Flower.
+/// Aims: memory of the server in bytes; milliseconds from a deadline to the next job and from joining to the
+/// first; speedup over Flower.
 const MAX_SERVER_BYTES: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;
 const MAX_TURN_MS: f64 = 200.0;
 const MAX_JOIN_MS: f64 = 50.0;
 const LEAST_RATIO: f64 = 20.0;
 
-/// What was found.
+/// The measurements.
 #[derive(Debug)]
 pub(super) struct Measurements {
     plan: Plan,
@@ -149,7 +151,7 @@ pub(super) struct Measurements {
     against: Vec<Compared>,
 }
 
-/// What one build was found to do; nothing of parts that were not asked for.
+/// The measurements of one build; `None` for parts that did not run.
 #[derive(Debug)]
 struct BuildMeasurements {
     load: Option<Load>,
@@ -168,7 +170,7 @@ pub(super) fn measure(args: &Args) -> Result<Measurements, Box<dyn Error>> {
         Some(other) => {
             let mut theirs = Vec::new();
             for turn in 0..args.turns.get() {
-                // Whoever comes second finds the machine warmer, so that is each in its turn.
+                // The build that runs second finds a warmer machine, so the order alternates.
                 if turn % 2 == 0 {
                     ours.push(measure_build(args, &plan, &this)?);
                     theirs.push(measure_build(args, &plan, other)?);
@@ -188,10 +190,10 @@ pub(super) fn measure(args: &Args) -> Result<Measurements, Box<dyn Error>> {
     Ok(Measurements { plan, aim_check, ours: found, flower, against })
 }
 
-/// Tries one build of this program.
+/// Measures one build of this program.
 fn measure_build(args: &Args, plan: &Plan, program: &Path) -> Result<BuildMeasurements, Box<dyn Error>> {
     let wanted = |trial| args.parts.is_empty() || args.parts.contains(&trial);
-    // Beside this program, for the system's folder for temporary files may lie in memory.
+    // Beside the program: the system's folder for temporary files may be in memory.
     let this = std::env::current_exe()?;
     let place = tempfile::tempdir_in(this.parent().unwrap_or(Path::new(".")))?;
     let build = Build { program, place: place.path() };
@@ -206,7 +208,7 @@ fn measure_build(args: &Args, plan: &Plan, program: &Path) -> Result<BuildMeasur
     Ok(BuildMeasurements { load, joins, rounds })
 }
 
-/// The program whose processes are tried, and where they write.
+/// The program whose processes are measured, and their output folder.
 #[derive(Clone, Copy, Debug)]
 struct Build<'a> {
     program: &'a Path,
@@ -219,31 +221,31 @@ impl Build<'_> {
     }
 }
 
-/// What happens between a deadline and the next round's first job.
+/// The steps between a deadline and the next round's first job.
 const PARTS: [&str; 5] = [
-    "those at work stop",
+    "clients stop their work",
     "the sum, the journal",
     "record, checkpoint",
     "roll, selection, jobs",
-    "the first job's way",
+    "the first job's transfer",
 ];
 
-/// Thousands of clients, half of them silent.
+/// Thousands of clients, half of the selected ones silent.
 #[derive(Debug)]
 struct Load {
     connected_s: f64,
     rounds_per_s: f64,
-    /// Until the last of a round's answers was in the journal.
+    /// Time until the last update of a round was in the journal.
     journaled_s: Spread,
     n_selected: f64,
     n_responded: f64,
     server_bytes: f64,
-    /// From a deadline until a client read the next round's first job, and until all that were asked had theirs.
+    /// Time from a deadline until one client, or all clients, had read a job of the next round.
     first_ms: Spread,
     last_ms: Spread,
-    /// The same to the first job, part by part.
+    /// The time to the first job, step by step.
     parts_ms: [Spread; PARTS.len()],
-    /// How often clients were cut off or not let in, by reason.
+    /// How often clients were disconnected or rejected, by reason.
     lost: BTreeMap<String, usize>,
 }
 
@@ -252,7 +254,7 @@ fn load(plan: &Plan, build: Build<'_>) -> Result<Load, Box<dyn Error>> {
     let each = plan.n_clients / plan.n_processes;
     let start = |at: usize| {
         let (open, first, n_clients) = (open.clone(), (at * each) as u32, each as u32);
-        // Beyond the deadline, so that a round ends without a word of them.
+        // The deadline ends rounds, so that nothing else has to.
         let half_silent_s = Some(1.5 * plan.deadline_s);
         let clients = clients::Plan { open, first, n_clients, n_params: plan.n_params, half_silent_s };
         build.start("clients", &Part::Clients(clients))
@@ -288,7 +290,7 @@ fn load(plan: &Plan, build: Build<'_>) -> Result<Load, Box<dyn Error>> {
         n_selected: mean(|one| one.n_asked as f64),
         n_responded: mean(|one| one.n_answered as f64),
         server_bytes: memory_bytes_of(server.id(), "VmHWM")
-            .ok_or("the system does not say a process's memory")?,
+            .ok_or("this system does not report the memory of a process")?,
         first_ms: Spread::of(first_ms),
         last_ms: Spread::of(last_ms),
         parts_ms: std::array::from_fn(|at| Spread::of(parts_ms.iter().map(|parts| parts[at]))),
@@ -296,16 +298,16 @@ fn load(plan: &Plan, build: Build<'_>) -> Result<Load, Box<dyn Error>> {
     })
 }
 
-/// From joining to the first job, milliseconds.
+/// Milliseconds from joining to the first job.
 #[derive(Debug)]
 struct Joins {
-    /// By a client that enrols first.
+    /// For a client that enrols first.
     first_ms: Spread,
-    /// By one that was there before.
+    /// For a client that enrolled before.
     again_ms: Spread,
 }
 
-/// How long to wait until a server waits for clients, too.
+/// How long to wait for a server; it waits for clients, too.
 const SETTLE: Duration = Duration::from_millis(100);
 
 fn joins(plan: &Plan, build: Build<'_>) -> Result<Joins, Box<dyn Error>> {
@@ -325,7 +327,7 @@ fn joins(plan: &Plan, build: Build<'_>) -> Result<Joins, Box<dyn Error>> {
     Ok(Joins { first_ms: Spread::of(first_ms), again_ms: Spread::of(again_ms) })
 }
 
-/// Rounds of a few clients that all answer, each a process.
+/// Rounds of a few clients that all respond; each is a process.
 #[derive(Debug)]
 struct SmallRounds {
     n_clients: usize,
@@ -345,7 +347,9 @@ fn small_rounds(plan: &Plan, n_clients: usize, build: Build<'_>) -> Result<Small
     server.request::<Vec<Played>>(&format!("play {}", plan.warm_up_rounds))?;
     let played: Vec<Played> = server.request(&format!("play {}", plan.small_fleet_rounds))?;
     if let Some(one) = played.iter().find(|one| one.n_answered != n_clients) {
-        return Err(format!("{} of {n_clients} answered in round {}", one.n_answered, one.number).into());
+        return Err(
+            format!("{} of {n_clients} clients responded in round {}", one.n_answered, one.number).into()
+        );
     }
     Ok(SmallRounds { n_clients, round_ms: Spread::of(played.iter().map(|one| 1e3 * one.took_s)) })
 }
@@ -373,7 +377,7 @@ impl Measurements {
         println!("a model of {} parameters, over loopback, the journal on disk", grouped(plan.n_params));
         if let Some(load) = &found.load {
             println!(
-                "{} clients in {} processes, {} asked a round, every other one silent (half of these deaf), deadline {} s, {} rounds",
+                "{} clients in {} processes, {} selected a round, every other one silent (half of these deaf), deadline {} s, {} rounds",
                 grouped(plan.n_clients),
                 plan.n_processes,
                 grouped(plan.cohort),
@@ -383,12 +387,12 @@ impl Measurements {
             println!("  all connected after {:.2} s", load.connected_s);
             load.lost.iter().for_each(|(why, count)| println!("    {count} times {why}"));
             println!(
-                "  {:.3} rounds/s; asked {:.0}, answered {:.0}, the last after {} s",
+                "  {:.3} rounds/s; selected {:.0}, responded {:.0}, the last after {} s",
                 load.rounds_per_s, load.n_selected, load.n_responded, load.journaled_s
             );
             let (bytes, most) = (load.server_bytes, MAX_SERVER_BYTES);
             println!(
-                "  the server held {:.0} MiB at most: {}",
+                "  peak memory of the server, {:.0} MiB: {}",
                 bytes / 1048576.0,
                 self.at_most(bytes / 1048576.0, most / 1048576.0)
             );
@@ -430,7 +434,7 @@ impl Measurements {
         self.against.iter().for_each(|compared| compared.print(*aim_check));
     }
 
-    /// What to say of a figure that should be at most so much.
+    /// The verdict on a measurement that should be at most `most`.
     fn at_most(&self, value: f64, most: f64) -> String {
         match self.aim_check {
             AimCheck::Enabled if value <= most => format!("meets the aim of at most {most}"),
@@ -439,7 +443,7 @@ impl Measurements {
         }
     }
 
-    /// How many times as long as ours Flower's rounds take.
+    /// The speedup over Flower: its time for a round by ours.
     fn ratio(&self, flower: &Flower) -> Option<f64> {
         let ours = self.ours.rounds.iter().find(|few| few.n_clients == flower.n_clients)?;
         Some(1e3 * flower.round_s?.median / ours.round_ms.median)

@@ -1,10 +1,10 @@
-//! An answer that says nothing, for what is timed without training.
+//! An update without content, for benchmarks of everything but training.
 
 use std::num::NonZeroU32;
 
 use ebb_round::{Parcel, Update};
 
-/// A whole answer with this update: one step on one sample.
+/// A complete client update with this vector: one step on one sample.
 pub(super) fn update(delta: Vec<f32>) -> Update {
     Update {
         delta: Parcel::of(delta),

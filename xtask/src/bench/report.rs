@@ -1,4 +1,4 @@
-//! Reports: how long one over many runs takes, beside only reading the records, and how large it is.
+//! Reports: the time that one over many runs takes, compared with only reading the records, and its size.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -11,18 +11,18 @@ use serde_json::{Value, json};
 use super::{AimCheck, Spread};
 use crate::results::program;
 
-/// What to measure.
+/// Arguments of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Repeats
+    /// Timed repeats
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
-    /// Small sizes: shows that the benchmark still runs, says nothing of speed
+    /// Use small sizes, which only show that the benchmark runs
     #[arg(long)]
     quick: bool,
 }
 
-/// What was found.
+/// The measurements.
 #[derive(Debug)]
 pub(super) struct Measurements {
     aim_check: AimCheck,
@@ -30,12 +30,12 @@ pub(super) struct Measurements {
     n_rounds: usize,
     n_clients: usize,
     took_s: Spread,
-    /// How many times as long as reading every row once, on one thread.
+    /// The time as a multiple of reading every row once, on one thread.
     over_reading: Spread,
     megabytes: f64,
 }
 
-/// A report may take so many seconds and megabytes.
+/// The most seconds and megabytes of a report.
 const AIMS: (f64, f64) = (10.0, 5.0);
 
 pub(super) fn measure(args: &Args) -> Result<Measurements, Box<dyn Error>> {
@@ -66,7 +66,7 @@ pub(super) fn measure(args: &Args) -> Result<Measurements, Box<dyn Error>> {
     })
 }
 
-/// Methods that differ in whom they ask, so that no two pictures are the same.
+/// Methods that select differently, so that no two plots are the same.
 fn grid(n_methods: usize, n_rounds: usize, n_clients: usize) -> String {
     let mut text = format!(
         "[run]\nrounds = {n_rounds}\ncheckpoint_every = {n_rounds}\n\

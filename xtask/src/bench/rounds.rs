@@ -1,4 +1,4 @@
-//! How many rounds a second the engine, the simulated fleet and the record reach, and how that grows.
+//! Rounds per second of the engine, the simulated fleet and the record, by size of the fleet.
 
 use std::error::Error;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -21,17 +21,17 @@ use serde_json::{Value, json};
 
 use super::{AimCheck, Spread, grouped};
 
-/// Rounds a second in the largest fleet, on two cores.
+/// The promised rounds per second in the largest fleet, on two cores.
 const AIM: f64 = 20.0;
 
 const N_PARAMS: usize = 1000;
 const CHECKPOINT_EVERY: u32 = 10;
 const SEED: u64 = 1;
 
-/// What to run.
+/// Arguments of the benchmark.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// Sizes of the fleet; the last is the one that is judged.
+    /// Sizes of the fleet; the aim is for the last
     n_enrolled: &'static [usize],
     cohort: usize,
     warm_up_rounds: u32,
@@ -50,7 +50,7 @@ pub(super) const FULL: Plan = Plan {
 pub(super) const QUICK: Plan =
     Plan { n_enrolled: &[100, 10_000], cohort: 100, warm_up_rounds: 2, timed_rounds: 10, repeats: 2 };
 
-/// What was found, one list of repeats a size.
+/// The measurements: for each size, one for each repeat.
 #[derive(Debug)]
 pub(super) struct Measurements {
     plan: Plan,
@@ -58,12 +58,12 @@ pub(super) struct Measurements {
 }
 
 pub(super) fn measure(plan: &Plan, threads: NonZeroUsize) -> Result<Measurements, Box<dyn Error>> {
-    // Beside the program, for the system's folder for temporary files may lie in memory.
+    // Beside the program: the system's folder for temporary files may be in memory.
     let program = std::env::current_exe()?;
     let place = tempfile::tempdir_in(program.parent().unwrap_or(Path::new(".")))?;
     let mut repeats = vec![Vec::new(); plan.n_enrolled.len()];
     for repeat in 0..plan.repeats {
-        // Sizes take turns, so that a busy minute of the machine does not fall on one of them alone.
+        // Sizes take turns, so that a busy minute of the machine affects all of them.
         for (of_size, &n_enrolled) in repeats.iter_mut().zip(plan.n_enrolled) {
             let folder = place.path().join(format!("{n_enrolled}-{repeat}"));
             of_size.push(timed_run(plan, n_enrolled, threads, &folder)?);
@@ -87,7 +87,7 @@ impl Measurements {
             println!("    {name:<17}{part_ms}");
         }
         println!("  growth");
-        println!("    {:>10} {:>7}  {:<32} ratio to the first", "enrolled", "asked", "ms a round");
+        println!("    {:>10} {:>7}  {:<32} ratio to the first", "enrolled", "selected", "ms a round");
         for (at, n_enrolled) in self.plan.n_enrolled.iter().enumerate() {
             let (selected, round_ms) = (self.n_selected(at), self.round_ms(at).to_string());
             let ratio = self.ratio_to_first(at);
@@ -145,8 +145,8 @@ impl Measurements {
     }
 }
 
-/// The parts of a round; the time between them is "the rest".
-const PARTS: [&str; 7] = ["roll call", "select", "train", "fold answers", "record", "checkpoint", "the rest"];
+/// The parts of a round; the remaining time is "the rest".
+const PARTS: [&str; 7] = ["roll call", "select", "train", "fold updates", "record", "checkpoint", "the rest"];
 
 /// Means over the timed rounds of one run.
 #[derive(Clone, Debug)]
@@ -156,7 +156,7 @@ struct Timed {
     n_selected: f64,
 }
 
-/// A run with its record, driven as the command line does it.
+/// A run with its record, driven as by the command line.
 fn timed_run(
     plan: &Plan,
     n_enrolled: usize,
@@ -233,7 +233,7 @@ fn saved(engine: &Engine, fleet: &TimedFleet) -> Vec<u8> {
     saver.finish()
 }
 
-/// The parts that are timed; the fold happens inside of what the fleet calls training.
+/// The timed parts; updates are folded within the fleet's call to train.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     RollCall,
@@ -244,7 +244,7 @@ enum Part {
     Checkpoint,
 }
 
-/// Adds up nanoseconds by part. Shared by the wrappers below, which live in different owners.
+/// Sums of nanoseconds by part, shared by the wrappers below.
 #[derive(Debug, Default)]
 struct Clock([AtomicU64; 6]);
 
@@ -265,7 +265,7 @@ impl Clock {
         self.0.iter().for_each(|sum| sum.store(0, Ordering::Relaxed));
     }
 
-    /// In the order of [`PARTS`].
+    /// Milliseconds, in the order of [`PARTS`].
     fn parts_ms(&self, round_ms: f64, n_rounds: f64) -> [f64; PARTS.len()] {
         let ms = |part: Part| self.0[part as usize].load(Ordering::Relaxed) as f64 / 1e6 / n_rounds;
         let fold_ms = ms(Part::Fold);

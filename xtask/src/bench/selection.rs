@@ -1,4 +1,5 @@
-//! Selection: what a round of E3CS costs, from a thousand clients to ten million, by the tree and directly.
+//! Selection: the cost of a round of E3CS for a thousand to ten million clients, by the weight tree and
+//! directly.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -18,16 +19,16 @@ use super::machine::memory_bytes;
 use super::null_update::update;
 use super::{AimCheck, Spread, grouped};
 
-/// What to measure.
+/// Arguments of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Timed rounds of each by the tree
+    /// Timed rounds of each size by the weight tree
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Timed rounds of each directly
+    /// Timed rounds of each size directly
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     direct: u16,
-    /// Small sizes: shows that the benchmark still runs, says nothing of speed
+    /// Use small sizes, which only show that the benchmark runs
     #[arg(long)]
     quick: bool,
 }
@@ -38,19 +39,19 @@ const AIMS: (f64, f64) = (5.0, 32.0);
 const SIZES: [usize; 5] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 const COHORTS: [usize; 2] = [20, 1_000];
 
-/// What was found.
+/// The measurements.
 #[derive(Debug)]
 pub(super) struct Measurements {
     aim_check: AimCheck,
     rows: Vec<Row>,
 }
 
-/// One size.
+/// The measurements of one size.
 #[derive(Debug)]
 struct Row {
     n_clients: usize,
     cohort: usize,
-    /// How many clients had far larger weights than the others from the start.
+    /// How many clients have far larger weights than the others from the start.
     n_heavy: usize,
     tree_ms: Spread,
     direct_ms: Spread,
@@ -66,7 +67,7 @@ pub(super) fn measure(args: &Args) -> Result<Measurements, Box<dyn Error>> {
             rows.push(row(n_clients, cohort, 0, args)?);
         }
     }
-    // As it is late in a run without a quota: half of the cohort is asked for certain.
+    // As late in a run without a quota, half of the cohort is selected with certainty.
     let largest = *sizes.last().expect("some sizes");
     rows.push(row(largest, COHORTS[1], COHORTS[1] / 2, args)?);
     Ok(Measurements { aim_check, rows })
@@ -115,9 +116,9 @@ fn row(n_clients: usize, cohort: usize, n_heavy: usize, args: &Args) -> Result<R
         n_responded.extend(returns.fresh.iter().map(|answer| answer.client));
     }
     let used = before.zip(memory_bytes("VmRSS")).map(|(before, after)| (after - before) / n_clients as f64);
-    // Of small fleets it is lost among what the process holds anyway.
+    // In small fleets it is lost in the noise of the process's memory.
     let bytes_per_client = used.filter(|_| n_clients >= 1_000_000);
-    // The direct form starts from weights that the same answers made.
+    // The direct form starts from the weights that the same responses made.
     let mut weights = vec![0.0; n_clients];
     weights[..n_heavy].fill(HEAVY);
     for client in n_responded {
@@ -132,10 +133,10 @@ fn row(n_clients: usize, cohort: usize, n_heavy: usize, args: &Args) -> Result<R
     Ok(Row { n_clients, cohort, n_heavy, tree_ms: Spread::of(took_ms), direct_ms, bytes_per_client })
 }
 
-/// The logarithm of a weight beside which those of all others are nothing.
+/// A log-weight next to which all others vanish.
 const HEAVY: f64 = 60.0;
 
-/// What a selector knows late in a run: some clients outweigh all others.
+/// The state of a selector late in a run: some clients outweigh all others.
 fn saved_weights(n_clients: usize, n_heavy: usize) -> Vec<u8> {
     let mut logs = vec![0.0; n_clients];
     logs[..n_heavy].fill(HEAVY);
@@ -160,7 +161,7 @@ fn built(n_clients: usize, cohort: usize, quota: f64) -> Result<Box<dyn Selector
     Ok(Registry::standard().build(&Tree::parse(&text, "bench")?, context)?.selector)
 }
 
-/// Clients of four kinds are there in a tenth, three, six and nine tenths of the rounds.
+/// Clients of four classes respond in a tenth, three, six and nine tenths of the rounds.
 fn is_up(client: ClientId, luck: &mut Stream) -> bool {
     luck.bernoulli([0.1, 0.3, 0.6, 0.9][client.idx() % 4])
 }
@@ -176,7 +177,7 @@ fn responses(cohort: &mut Cohort, update: &Arc<Update>, luck: &mut Stream) -> Re
     Responses { fresh: updates.collect(), ..Responses::default() }
 }
 
-/// A round as it is written in the paper: everybody is sorted, gets a chance and draws a number.
+/// A round as in the paper: sorts all clients, computes probabilities and draws.
 fn select_directly(cohort: usize, part: f64, logs: &mut [f64], luck: &mut Stream) -> usize {
     let n_clients = logs.len() as f64;
     let quota = part * cohort as f64 / n_clients;
@@ -202,14 +203,14 @@ fn select_directly(cohort: usize, part: f64, logs: &mut [f64], luck: &mut Stream
 impl Measurements {
     pub(super) fn print(&self) {
         println!(
-            "a round of E3CS, whom to ask and what to learn, quota .5 of an even share, or none and some in overflow"
+            "a round of E3CS (selection and weight update), with a quota of .5 of an even share, or none and some in overflow"
         );
         for row in &self.rows {
             let ratio = row.direct_ms.median / row.tree_ms.median;
             let bytes =
                 row.bytes_per_client.map_or(String::new(), |bytes| format!(", {bytes:.1} bytes a client"));
             println!(
-                "  {:>10} clients, {:>5} asked, {:>3} in overflow: ms {} by the tree, {} directly: {ratio:.1} times as fast{bytes}",
+                "  {:>10} clients, {:>5} selected, {:>3} in overflow: ms {} by the tree, {} directly: {ratio:.1} times as fast{bytes}",
                 grouped(row.n_clients),
                 grouped(row.cohort),
                 row.n_heavy,

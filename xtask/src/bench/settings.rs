@@ -1,4 +1,4 @@
-//! Settings: what it costs to read a long list, and to make a run of it whose resolved settings are written
+//! Settings: the cost of reading a long list, and of building a run whose resolved settings are written
 //! again.
 
 use std::error::Error;
@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 
 use super::{AimCheck, Spread, grouped};
 
-/// What to measure.
+/// Arguments of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// How often each size is read
+    /// Timed repeats of each size
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
-    /// Small sizes: shows that the benchmark still runs, says nothing of speed
+    /// Use small sizes, which only show that the benchmark runs
     #[arg(long)]
     quick: bool,
 }
@@ -29,27 +29,26 @@ pub(super) struct Args {
 /// The most seconds that reading the longest list may take.
 const MAX_READ_S: f64 = 2.0;
 
-/// How much more a value of the longest list may cost than one of the shortest.
+/// The most that a value of the longest list may cost, relative to one of the shortest.
 const MAX_GROWTH: f64 = 1.5;
 
 const SIZES: [usize; 3] = [250_000, 500_000, 1_000_000];
 const QUICK: [usize; 3] = [250, 500, 1000];
 
-/// What was found.
+/// The measurements.
 #[derive(Debug)]
 pub(super) struct Measurements {
     aim_check: AimCheck,
     rows: Vec<Row>,
 }
 
-/// One size.
+/// The measurements of one size.
 #[derive(Debug)]
 struct Row {
     n_values: usize,
-    /// From the text to settings that know their places.
+    /// Seconds from the text to parsed settings with their positions.
     read_s: Spread,
-    /// From these to a run that is ready: the methods' tables, everybody's data, and the settings as the
-    /// record has them.
+    /// Seconds from parsed settings to a built run: methods, data, and the resolved settings for the record.
     made_s: Spread,
 }
 
@@ -78,7 +77,7 @@ fn row(n_values: usize, repeats: u16) -> Result<Row, Box<dyn Error>> {
     Ok(Row { n_values, read_s: Spread::of(read_s), made_s: Spread::of(made_s) })
 }
 
-/// A run of IPW with everybody's chance given, in one line.
+/// A run of IPW with the probabilities of all clients in one line.
 fn run_with_probabilities(n_values: usize) -> String {
     let mut text = format!(
         "recipe = \"ipw\"\n[run]\nrounds = 1\n[data]\nkind = \"quadratic\"\nclients = {n_values}\ndimension = 1\n\
@@ -93,9 +92,9 @@ fn run_with_probabilities(n_values: usize) -> String {
 
 impl Measurements {
     pub(super) fn print(&self) {
-        println!("a list of chances, one a client: reading it, and making a run of it");
+        println!("a list with a probability for each client: reading it, and building a run");
         for Row { n_values, read_s, made_s } in &self.rows {
-            println!("  {:>9} values: s {read_s} to read, {made_s} to make", grouped(*n_values));
+            println!("  {:>9} values: s {read_s} to read, {made_s} to build", grouped(*n_values));
         }
         let longest = self.rows.last().expect("some sizes").read_s.median;
         println!(
@@ -113,7 +112,7 @@ impl Measurements {
         }
     }
 
-    /// The time a value of the longest list over that of the shortest.
+    /// The time for a value of the longest list over that of the shortest.
     fn growth(&self, of: impl Fn(&Row) -> Spread) -> f64 {
         let per_value = |row: &Row| of(row).median / row.n_values as f64;
         let (first, last) = (self.rows.first().expect("some sizes"), self.rows.last().expect("some sizes"));
@@ -141,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_runs_in_small_and_growth_is_per_value() {
+    fn quick_sizes_run_and_growth_is_per_value() {
         let measurements = measure(&Args { repeats: 1, quick: true }).unwrap();
         assert_eq!(measurements.rows.iter().map(|row| row.n_values).collect::<Vec<_>>(), QUICK);
         let row =

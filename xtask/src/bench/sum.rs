@@ -1,4 +1,4 @@
-//! How fast updates are summed, beside how fast the same bytes can be read at all.
+//! The speed of summing updates, compared with reading the same bytes.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::{AimCheck, Spread, grouped};
 
-/// The speed of the sum over that of the read.
+/// The promised ratio of the speed of the sum to that of the read.
 const AIM: f64 = 0.60;
 
-/// What to sum.
+/// Arguments of the benchmark.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     n_updates: usize,
@@ -23,7 +23,7 @@ pub(super) struct Plan {
 pub(super) const FULL: Plan = Plan { n_updates: 100, n_params: 1_000_000, repeats: 11 };
 pub(super) const QUICK: Plan = Plan { n_updates: 10, n_params: 100_000, repeats: 3 };
 
-/// What was found.
+/// The measurements.
 #[derive(Debug)]
 pub(super) struct Measurements {
     plan: Plan,
@@ -42,7 +42,7 @@ pub(super) fn measure(plan: &Plan, threads: NonZeroUsize) -> Measurements {
     let gigabytes = (4 * plan.n_updates * plan.n_params) as f64 / 1e9;
 
     let mut speeds = Vec::new();
-    // The first turn is not counted: it brings the sum's own pages in.
+    // The first turn is not timed, because it faults in the pages of the sum.
     for _ in 0..=plan.repeats {
         let read_s = seconds(|| {
             black_box(read(&vectors, threads.get()));
@@ -90,7 +90,7 @@ fn seconds(work: impl FnOnce()) -> f64 {
     began.elapsed().as_secs_f64()
 }
 
-/// The bits of all numbers, added up: every byte is read once and next to nothing is done with it.
+/// The sum of the bits of all parameters: reads every byte once, and does little else.
 fn read(vectors: &[&[f32]], threads: usize) -> u32 {
     let per_thread = vectors.first().map_or(1, |vector| vector.len().div_ceil(threads).max(1));
     std::thread::scope(|scope| {
@@ -111,10 +111,10 @@ fn read(vectors: &[&[f32]], threads: usize) -> u32 {
     })
 }
 
-/// Stretches that are read side by side, for one alone does not keep the memory busy.
+/// Separate stretches are read in turn, because a single one does not saturate the memory.
 const STREAMS: usize = 4;
 
-/// Independent sums a stretch: eight vector registers in all, so that no addition waits for the one before it.
+/// Independent sums in a stretch: eight vector registers in all, so that no addition waits for another.
 const LANES: usize = 8;
 
 fn read_part(part: &[f32]) -> u32 {

@@ -1,4 +1,5 @@
-//! Local training: rounds a second on the papers' networks, through the call that fleets use, and beside others.
+//! Local training: rounds per second on the papers' networks, by the fleets' own call, and compared with
+//! other systems.
 
 mod evaluate;
 mod flop;
@@ -22,23 +23,23 @@ use serde_json::{Value, json};
 use super::{AimCheck, Spread};
 use peers::{Outcome, Peers, fastest};
 
-/// What to train, and beside whom.
+/// Arguments of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Which workloads, such as W1, or eval; all if none is named
+    /// Workloads, such as W1, or eval [default: all]
     workloads: Vec<String>,
-    /// Timed repeats of each
+    /// Timed repeats of each workload
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
-    /// Also PyTorch, JAX, pfl-research and Flower on the same work; takes most of an hour
+    /// Also measure PyTorch, JAX, pfl-research and Flower on the same work; takes most of an hour
     #[arg(long)]
     peers: bool,
-    /// Where the peers are installed, or are to be [default: target/peers]
+    /// Folder in which the peers are, or will be, installed [default: target/peers]
     #[arg(long, requires = "peers")]
     venv: Option<PathBuf>,
 }
 
-/// Some clients of a round, and what they do.
+/// The clients of a round and their local work.
 struct Workload {
     name: &'static str,
     about: &'static str,
@@ -52,17 +53,17 @@ struct Workload {
     network: &'static str,
     input: Input,
     n_classes: usize,
-    /// How many times as fast as the fastest peer it should be, on two cores.
+    /// The promised speedup over the fastest peer, on two cores.
     aim: f64,
 }
 
-/// With only AVX2 to compute on, this part of an aim.
+/// The part of an aim that holds with AVX2.
 const AVX2_PART: f64 = 0.5;
 
-/// Cohorts that are drawn before the clock runs; then they come again.
+/// How many cohorts are drawn in advance; then they repeat.
 const COHORTS: usize = 64;
 
-/// A repeat is as many rounds as fill this time, for a clock says little of one that takes a millisecond.
+/// A repeat is as many rounds as fill this time, because a clock resolves a millisecond badly.
 const REPEAT_S: f64 = 0.5;
 
 const EVALUATION: &str = "eval";
@@ -224,44 +225,46 @@ const WORKLOADS: &[Workload] = &[
     },
 ];
 
-/// What this machine is measured with.
+/// The means of measurement on this machine.
 struct Bench {
     repeats: usize,
     threads: NonZeroUsize,
-    /// The path that is used, and AVX2 where that is another and peers are there to compare with.
+    /// The fastest path, and AVX2 if that differs and there are peers to compare with.
     paths: Vec<KernelPath>,
-    /// Of matrix products on all threads, in GFLOP/s.
+    /// GFLOP/s of matrix products on all threads.
     peak: f64,
     peers: Option<Peers>,
 }
 
-/// Figures of one workload.
+/// The measurements of one workload.
 pub(super) struct Measurements {
     name: &'static str,
     about: String,
     gflop: f64,
     aim: f64,
-    /// On each path, the chosen one first.
+    /// One for each path; the fastest path first.
     ours: Vec<OwnResult>,
     outcomes: Vec<Outcome>,
 }
 
-/// What we reached on one path.
+/// The measurements on one path.
 struct OwnResult {
     path: KernelPath,
     per_second: Spread,
-    /// Of the first rounds.
+    /// The training losses of the first rounds.
     losses: Vec<f64>,
     share_of_peak: f64,
 }
 
-/// Runs the workloads whose names are asked for, or all.
+/// Runs the named workloads, or all.
 pub(super) fn measure(args: &Args, threads: NonZeroUsize) -> Result<Vec<Measurements>, Box<dyn Error>> {
     let known = || WORKLOADS.iter().map(|workload| workload.name).chain([EVALUATION]);
     if let Some(name) = args.workloads.iter().find(|name| known().all(|known| known != *name)) {
-        return Err(
-            format!("no workload {name}; there are {}", known().collect::<Vec<_>>().join(", ")).into()
-        );
+        return Err(format!(
+            "there is no workload {name}; known: {}",
+            known().collect::<Vec<_>>().join(", ")
+        )
+        .into());
     }
     let path = KernelPath::chosen()?;
     let images =
@@ -278,7 +281,7 @@ pub(super) fn measure(args: &Args, threads: NonZeroUsize) -> Result<Vec<Measurem
         );
         match Peers::install(args.venv.as_deref()) {
             Ok(peers) => installed = Some(peers),
-            Err(error) => println!("no peer is measured: {error}"),
+            Err(error) => println!("no peer can be measured: {error}"),
         }
     }
     let peak = peak::measure(threads);
@@ -306,7 +309,7 @@ impl Workload {
         let samples = Arc::new(self.samples()?);
         let task = |path| self.task(path, Arc::clone(&samples));
         let cohorts = self.cohorts();
-        // Some repeats before the peers and some after, lest the machine change its pace in between.
+        // Some repeats come before the peers and some after, in case the machine changes speed in between.
         let (before, after) = (bench.repeats.div_ceil(2), bench.repeats / 2);
         let mut timed = Vec::new();
         for &path in &bench.paths {
@@ -341,7 +344,7 @@ impl Workload {
         Ok(Measurements { name: self.name, about, gflop, aim: self.aim, ours, outcomes })
     }
 
-    /// Rounds a second in each repeat, and the losses of the first two rounds.
+    /// Rounds per second in each repeat, and the losses of the first two rounds.
     fn train(
         &self,
         task: &LabelledTask,
@@ -386,7 +389,8 @@ impl Workload {
             number += 1;
             Ok(loss)
         };
-        // The first round also fills caches and makes workspaces; the second says how many make a repeat.
+        // The first round also fills caches and allocates workspaces; the second determines the rounds in a
+        // repeat.
         let mut losses = vec![round()?];
         let began = Instant::now();
         losses.push(round()?);
@@ -406,7 +410,7 @@ impl Workload {
         Ok(named(self.network, self.input, self.n_classes).ok_or("a workload's network has a name")?)
     }
 
-    /// What a round costs, as if nothing were skipped.
+    /// The floating-point operations of a round, as if no zeros were skipped.
     fn gflop(&self) -> Result<f64, Box<dyn Error>> {
         let samples = self.cohort * self.samples * self.epochs as usize;
         Ok(flop::training(&self.spec()?) * samples as f64 / 1e9)
@@ -424,8 +428,8 @@ impl Workload {
         Ok(LabelledTask::new(Net::new(&self.spec()?, path)?, 1, Partition { samples, by_client }, test, None))
     }
 
-    /// MNIST where the network is for it and it is there, and noise otherwise: zeros and ties in real images
-    /// are what the kernels skip.
+    /// MNIST if the network is for it and it is available, otherwise noise. The kernels skip the zeros and
+    /// ties of real images.
     fn samples(&self) -> Result<Samples, Box<dyn Error>> {
         let count = self.clients * self.samples;
         let mut stream = Stream::of_run(1, "workload");
@@ -444,7 +448,7 @@ impl Workload {
         let mut order: Vec<usize> = (0..images.n_samples()).collect();
         stream.shuffle(&mut order);
         if self.name == "W1" {
-            // Two labels a client.
+            // Two labels for each client.
             order.sort_by_key(|&idx| images.labels[idx]);
             let shard = self.samples / 2;
             let mut shards: Vec<usize> = (0..2 * self.clients).collect();
@@ -489,10 +493,10 @@ impl Measurements {
         }
     }
 
-    /// How we stand against the fastest peer.
+    /// The comparison with the fastest peer.
     fn verdict(&self, ours: &OwnResult) -> String {
         let Some(fastest) = fastest(&self.outcomes) else {
-            return "no peer was measured, so nothing is compared".to_owned();
+            return "not compared, because no peer was measured".to_owned();
         };
         let ratio = self.ratio(ours, fastest);
         let missing: Vec<_> =
@@ -500,7 +504,7 @@ impl Measurements {
         let verdict = if missing.is_empty() {
             AimCheck::Enabled.verdict(ratio, self.aim_of(ours))
         } else {
-            format!("not judged, for nothing is known of {}", missing.join(", "))
+            format!("not compared, because {} was not measured", missing.join(", "))
         };
         format!("{}: {ratio:.2} times {}, the fastest peer; {verdict}", ours.path.name(), fastest.peer)
     }
@@ -537,7 +541,7 @@ impl Measurements {
     }
 }
 
-/// Three digits, for figures here lie between a hundredth and thousands.
+/// A value with three digits, from hundredths to thousands.
 fn three_digits(value: f64) -> String {
     let whole = if value > 0.0 { value.log10().floor() as i32 + 1 } else { 1 };
     format!("{value:.*}", (3 - whole).clamp(0, 6) as usize)
@@ -553,7 +557,7 @@ fn shown(losses: &[f64]) -> String {
     if losses.is_empty() { String::new() } else { format!("loss {}", losses.join(" ")) }
 }
 
-/// The lengths of a sample, channels last.
+/// The dimensions of a sample, channels last.
 fn shape(input: Input) -> Vec<usize> {
     match input {
         Input::Image { height, width, channels } => vec![height, width, channels],
@@ -571,8 +575,8 @@ fn layer_json(layer: &Layer, input: Input) -> Value {
         }),
         Layer::MaxPool { size } | Layer::AvgPool { size } => json!({ "kind": kind, "size": size }),
         Layer::Dense { units } => json!({ "kind": kind, "units": units }),
-        Layer::Dropout { probability: chance } | Layer::ChannelDropout { probability: chance } => {
-            json!({ "kind": kind, "chance": chance })
+        Layer::Dropout { probability } | Layer::ChannelDropout { probability } => {
+            json!({ "kind": kind, "chance": probability })
         }
         Layer::Embedding { width } => {
             let symbols = if let Input::Sequence { symbols, .. } = input { symbols } else { 0 };
@@ -583,7 +587,7 @@ fn layer_json(layer: &Layer, input: Input) -> Value {
     }
 }
 
-/// Writes down the work for the peers: what it is, its samples, and the model it starts from.
+/// Writes the workload for the peers: its description, its samples and the initial model.
 fn write_work(
     folder: &std::path::Path,
     about: &Value,
@@ -660,19 +664,19 @@ mod tests {
         };
         let half = "avx2: 3.50 times JAX, the fastest peer; meets the aim of at least 3";
         check(Some(2.0), ["avx512: 5.00 times JAX, the fastest peer; below the aim of at least 6", half]);
-        let none = "no peer was measured, so nothing is compared";
+        let none = "not compared, because no peer was measured";
         check(None, [none, none]);
     }
 
     #[test]
     fn nothing_is_met_while_a_peer_is_missing() {
         let mut measurements = measurements_with_peer(Some(2.0));
-        let failed = Err("it ended without a figure".to_owned());
+        let failed = Err("it ended without a result".to_owned());
         measurements.outcomes.push(Outcome { peer: "Flower", tried: vec![], reached: failed });
         let verdict = measurements.verdict(&measurements.ours[1]);
         assert_eq!(
             verdict,
-            "avx2: 3.50 times JAX, the fastest peer; not judged, for nothing is known of Flower"
+            "avx2: 3.50 times JAX, the fastest peer; not compared, because Flower was not measured"
         );
     }
 

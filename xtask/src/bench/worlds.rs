@@ -1,4 +1,4 @@
-//! Worlds: what it costs to say who is up, from a thousand clients to a million.
+//! Worlds: the cost of computing availability for a thousand to a million clients.
 
 use std::error::Error;
 use std::hint::black_box;
@@ -14,10 +14,10 @@ use ebb_train::StubTask;
 use super::machine::memory_bytes;
 use super::{AimCheck, Spread, grouped};
 
-/// What to measure.
+/// Arguments of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Timed rounds of each
+    /// Timed rounds of each size
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
 }
@@ -30,7 +30,7 @@ const MAX_BYTES: f64 = 64.0;
 
 const SIZES: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
 
-/// Every parametric kind, as its paper has it.
+/// Every parametric kind, as in its paper.
 const WORLDS: [(&str, &str); 17] = [
     ("always", "[world.availability]\nkind = \"always\""),
     ("bernoulli", "[world.availability]\nkind = \"bernoulli\"\nprobability = 0.5"),
@@ -57,13 +57,13 @@ const WORLDS: [(&str, &str); 17] = [
     ("churn", "[world.churn]\narrivals = 100.0\nlifetime = 100.0"),
 ];
 
-/// What one world costs.
+/// The measurements of one world.
 #[derive(Debug)]
 pub(super) struct WorldCost {
     name: &'static str,
-    /// Milliseconds a round, size by size.
+    /// Milliseconds a round, for each size.
     round_ms: Vec<Spread>,
-    /// Of the world with the census, at the largest size.
+    /// Memory of the world and the census, at the largest size.
     bytes_per_client: Option<f64>,
 }
 
@@ -80,7 +80,7 @@ fn world_cost(name: &'static str, text: &str, n_rounds: usize) -> Result<WorldCo
         let before = memory_bytes("VmRSS");
         let world = World::build(&tree.table("world", context), task.as_ref())?;
         let mut player = RollCalls::new(world, task);
-        // Everybody enrols in the first round, which is not counted.
+        // All clients enrol in the first round, which is not timed.
         black_box(player.next_round());
         let mut took = Vec::with_capacity(n_rounds);
         for _ in 0..n_rounds {
@@ -102,7 +102,7 @@ impl WorldCost {
         for (size, round_ms) in SIZES.iter().zip(&self.round_ms) {
             println!("  {:>9} clients, ms a round {round_ms}", grouped(*size));
         }
-        // At least 1 where it is within the bound.
+        // At least 1 if the bound is kept.
         let verdict = AimCheck::Enabled.verdict(MAX_MS / last.median, 1.0);
         println!("  of the {MAX_MS} ms allowed, {:.2} used: {verdict}", last.median / MAX_MS);
         if let Some(bytes) = self.bytes_per_client {

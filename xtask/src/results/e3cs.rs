@@ -1,4 +1,4 @@
-//! Selection, played without training.
+//! Client selection, simulated without training.
 
 use std::error::Error;
 use std::path::Path;
@@ -7,7 +7,7 @@ use ebb_papers::pages::e3cs::SELECTION_STUDIES;
 
 use crate::workspace;
 
-/// Plays them, and keeps the figures.
+/// Runs the simulations and keeps their tables.
 pub(super) fn play(runs: &Path) -> Result<(), Box<dyn Error>> {
     for name in SELECTION_STUDIES {
         let out = runs.join(name);

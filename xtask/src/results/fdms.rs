@@ -1,4 +1,4 @@
-//! Who is alike at the end of runs of `fl-fdms`.
+//! The similarity of clients at the end of runs of `fl-fdms`.
 
 use std::error::Error;
 use std::path::Path;
@@ -7,7 +7,8 @@ use ebb_papers::pages::fdms::SIMILARITY_CSV;
 
 use crate::workspace;
 
-/// Asks `ebbflow friends` of every finished run of `fl-fdms` at half silent, in a folder that holds those of the grids.
+/// Runs `ebbflow similarity` on every finished run of `fl-fdms` with half of the clients absent, below a
+/// folder of grids.
 pub(super) fn measure_similarity(runs: &Path) -> Result<(), Box<dyn Error>> {
     let mut found = Vec::new();
     for (grid, prefix) in [("mnist", "fl-fdms_0.5_s"), ("cifar", "fl-fdms_s")] {
@@ -18,13 +19,14 @@ pub(super) fn measure_similarity(runs: &Path) -> Result<(), Box<dyn Error>> {
             let seed = name.strip_prefix(prefix).and_then(|rest| rest.split('_').next()?.parse::<u32>().ok());
             let Some(seed) = seed.filter(|_| cell.path().join("summary.json").is_file()) else { continue };
             let mut command = super::program();
-            let output = command.args(["friends", "--json"]).arg(cell.path()).output()?;
-            let output_json: serde_json::Value = serde_json::from_slice(&output.stdout)
-                .map_err(|_| format!("friends of {name}: {}", String::from_utf8_lossy(&output.stderr)))?;
+            let output = command.args(["similarity", "--json"]).arg(cell.path()).output()?;
+            let output_json: serde_json::Value = serde_json::from_slice(&output.stdout).map_err(|_| {
+                format!("similarities of {name}: {}", String::from_utf8_lossy(&output.stderr))
+            })?;
             let oracle = &output_json["oracle"];
             if oracle.is_null() {
                 return Err(
-                    format!("friends of {name} do not know the true clusters; set EBBFLOW_DATA").into()
+                    format!("the similarities of {name} lack the true clusters; set EBBFLOW_DATA").into()
                 );
             }
             let keys = ["mean_inside", "mean_between", "told_apart", "told_apart_of"];

@@ -1,4 +1,4 @@
-//! When it pays to exclude whoever left, from the records of runs.
+//! The round from which it pays to exclude a leaver, from the records of runs.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -9,16 +9,16 @@ use ebb_papers::pages::flex::{CROSSINGS_CSV, Crossing, LEVELS};
 
 use crate::workspace;
 
-/// Takes the crossings from the records of the grids, in a folder that holds one a grid.
+/// Takes the crossings from the records of the grids in a folder.
 pub(super) fn find_crossings(runs: &Path) -> Result<(), Box<dyn Error>> {
     let mut found = Vec::new();
     for (level, grid, _) in LEVELS {
         let cells = runs.join(grid).join("cells");
         if !cells.exists() {
-            println!("{CROSSINGS_CSV} is left as it is: there are no runs of {grid} in {}", runs.display());
+            println!("{CROSSINGS_CSV} was not changed, because {} has no runs of {grid}", runs.display());
             return Ok(());
         }
-        // Runs of earlier versions of the grid do not count.
+        // Runs of earlier versions of the grid are ignored.
         let known = Study::read(&workspace().join(format!("experiments/flex/{grid}.csv")))?.settings();
         let mut losses: BTreeMap<(u32, u32, bool), Vec<f64>> = BTreeMap::new();
         for entry in std::fs::read_dir(&cells)? {
@@ -52,7 +52,7 @@ pub(super) fn find_crossings(runs: &Path) -> Result<(), Box<dyn Error>> {
     Ok(table.flush()?)
 }
 
-/// A column of a record, round by round.
+/// A column of a record, by round.
 fn curve(path: &Path, column: &str) -> Result<Vec<f64>, Box<dyn Error>> {
     let mut reader = csv::Reader::from_path(path)?;
     let at = reader.headers()?.iter().position(|name| name == column);
@@ -61,7 +61,8 @@ fn curve(path: &Path, column: &str) -> Result<Vec<f64>, Box<dyn Error>> {
     values.collect()
 }
 
-/// After how many rounds without the client the second curve is below the first: for the first time, and from when on for good.
+/// How many rounds after the departure the second curve falls below the first: for the first time, and for
+/// good.
 fn crossing(included: &[f64], excluded: &[f64], left: usize) -> (Option<f64>, Option<f64>) {
     let below: Vec<_> =
         included.iter().zip(excluded).skip(left).map(|(included, excluded)| excluded < included).collect();

@@ -1,4 +1,4 @@
-//! Studies: runs the grids of a paper and writes what came out beside what was published.
+//! Studies: runs the grids of a paper and writes its page of results.
 
 mod e3cs;
 mod fdms;
@@ -13,14 +13,14 @@ use ebb_papers::pages;
 
 use crate::{cargo, workspace};
 
-/// Which study, and whether to run what is missing.
+/// Arguments of the command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     what: What,
-    /// Run the grids first, as far as they are not finished
+    /// First run the unfinished runs of the grids
     #[arg(long)]
     run: bool,
-    /// At most so many runs of each grid
+    /// The most runs of each grid
     #[arg(long, requires = "run")]
     at_most: Option<u32>,
     /// Folder with the runs of the grids, one folder a grid [default: runs/WHAT]
@@ -31,15 +31,15 @@ pub(crate) struct Args {
 /// A study.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum What {
-    /// FL-FDMS: friends stand in for the silent
+    /// FL-FDMS: friends stand in for absent clients
     Fdms,
-    /// E3CS: whom to ask
+    /// E3CS: client selection
     E3cs,
     /// FAST: snapshots under arbitrary participation
     Fast,
     /// The field: twelve recipes on four worlds
     Field,
-    /// FLEX: half-done work, newcomers and leavers
+    /// FLEX: partial work, arrivals and departures
     Flex,
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             play(folder, grid, &runs, args.at_most)?;
         }
         if let What::Field = args.what {
-            // Once all was tuned, there are more grids.
+            // The tuning adds more grids.
             for _ in 0..2 {
                 for (grid, _) in field::grids()? {
                     play(folder, &grid, &runs, args.at_most)?;
@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         println!("wrote docs/results/field.md");
         return Ok(());
     }
-    // The figures are part of the program, which is built anew with them.
+    // The results are part of the program, which must be rebuilt with them.
     let summary = "docs/results/README.md";
     let status = program()
         .args(["reproduce", "--shipped", "--pages", "docs/results", "--summary", summary])
@@ -92,14 +92,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if status.success() { Ok(()) } else { Err(format!("reproduce ended with {status}").into()) }
 }
 
-/// The program, built as it is measured, in the workspace's folder.
+/// The program in the workspace's folder, built for release.
 pub(crate) fn program() -> Command {
     let mut command = cargo();
     command.current_dir(workspace()).args(["run", "--quiet", "--release", "--package", "ebbflow", "--"]);
     command
 }
 
-/// Runs what is left of a grid.
+/// Runs the unfinished runs of a grid.
 fn play(folder: &str, grid: &str, runs: &Path, at_most: Option<u32>) -> Result<(), Box<dyn Error>> {
     let file = format!("experiments/{folder}/{grid}.toml");
     let mut command = program();

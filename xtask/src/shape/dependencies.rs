@@ -1,4 +1,5 @@
-//! Dependencies point one way, and the round and its methods depend on nothing that does I/O.
+//! Checks that dependencies point one way, and that the round and its methods depend on no crate that does
+//! I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +7,7 @@ use serde_json::Value;
 
 use super::{assert_none, host, metadata};
 
-/// The crates of the workspace, and which others each may use outside of tests.
+/// The crates of the workspace, and the crates that each may use outside of tests.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("ebb-settings", &[]),
     ("ebb-fetch", &["ebb-settings"]),
@@ -68,7 +69,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Crates that must not be reachable from those that do no I/O.
+/// Crates that the pure crates must not reach.
 const PURE: [&str; 2] = ["ebb-round", "ebb-methods"];
 const IMPURE: &[&str] = &[
     "async-std",
@@ -96,7 +97,7 @@ fn the_round_and_its_methods_reach_no_io_crate() {
     PURE.iter().for_each(|name| assert_none(&impure(&metadata, name)));
 }
 
-/// Every crate that the table does not know, and every use that it does not allow.
+/// Every crate that is missing from the table, and every use that it does not allow.
 fn wrong_directions(metadata: &Value) -> Vec<String> {
     let packages = list(metadata, "packages");
     let members: BTreeSet<_> = packages.iter().map(|package| text(package, "name")).collect();
@@ -116,7 +117,7 @@ fn wrong_directions(metadata: &Value) -> Vec<String> {
     complaints
 }
 
-/// Every forbidden crate in the dependency tree of `root`, tests aside, with a path that leads to it.
+/// Every forbidden crate in the dependency tree of `root` without tests, with a path that leads to it.
 fn impure(metadata: &Value, root: &str) -> Vec<String> {
     let packages = list(metadata, "packages").iter();
     let names: BTreeMap<_, _> =

@@ -1,4 +1,4 @@
-//! Every configuration that is shipped can be run.
+//! Checks that every shipped configuration can run.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -13,24 +13,24 @@ use crate::workspace;
 #[test]
 fn every_shipped_configuration_assembles() {
     let mut files = files_below(&workspace().join("experiments"), ".toml");
-    // What papers published is no configuration.
+    // Published results are not configurations.
     files.retain(|file| file.parent().is_some_and(|folder| !folder.ends_with("experiments/papers")));
     assert!(!files.is_empty(), "no configuration is shipped");
     assert_none(&files.iter().filter_map(|file| assemble(file).err()).collect::<Vec<_>>());
 }
 
-/// Builds the run that a file describes; of a grid that of its last method.
+/// Builds the run of a configuration; of a grid, that of its last method.
 fn assemble(file: &Path) -> Result<(), String> {
     let (mut tree, folder) = read_settings(file, &[], None).map_err(|error| error.to_string())?;
     if tree.has("grid") {
         tree = last_cell(&tree);
-        // Selection alone needs no local rule, and is no run.
+        // A configuration of client selection has no local rule, and is not a run.
         if !tree.has("local") {
             return Ok(());
         }
     }
     if tree.text("data.kind") == Some("emnist-letters") {
-        println!("skipped: {}: no test has the whole of EMNIST Letters", file.display());
+        println!("skipped: {}: all of EMNIST Letters is not available to tests", file.display());
         return Ok(());
     }
     let made_up = ["synthetic", "quadratic", "digits"];

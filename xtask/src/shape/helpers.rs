@@ -1,4 +1,4 @@
-//! What the tests of this folder share.
+//! Helpers of the tests in this folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,24 +7,24 @@ use serde_json::Value;
 
 use crate::cargo;
 
-/// What `cargo metadata` says of the workspace.
+/// The output of `cargo metadata` for the workspace.
 pub(super) fn metadata(arguments: &[&str]) -> Value {
     let text =
         output(cargo().args(["metadata", "--format-version", "1", "--offline", "--locked"]).args(arguments));
     serde_json::from_str(&text).expect("cargo metadata prints JSON")
 }
 
-/// The platform of this machine: only its packages are sure to be at hand without a network.
+/// This machine's platform: only its packages are certain to be available without a network.
 pub(super) fn host() -> String {
     let about = output(cargo().arg("-vV"));
     let host = about.lines().find_map(|line| line.strip_prefix("host: "));
     host.expect("cargo names its host").to_owned()
 }
 
-/// What a command prints.
+/// The output of a command.
 ///
 /// # Panics
-/// When it fails, with what it said.
+/// If the command fails, with its error output.
 pub(super) fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("starting {command:?}: {error}"));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -32,7 +32,7 @@ pub(super) fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap_or_else(|_| panic!("{command:?} printed no text"))
 }
 
-/// All files below a folder whose name ends like this, in order.
+/// All files below a folder with this ending, in order.
 pub(super) fn files_below(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -49,7 +49,7 @@ pub(super) fn files_below(folder: &Path, ending: &str) -> Vec<PathBuf> {
 }
 
 /// # Panics
-/// When there are complaints, with one a line.
+/// If there are complaints; each is printed on a line.
 pub(super) fn assert_none(complaints: &[String]) {
     assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
 }

@@ -1,4 +1,4 @@
-//! Every method that has a file is in the registry.
+//! Checks that every method with a file is in the registry.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ fn every_method_is_registered() {
     }
 }
 
-/// Parts of methods that can be named have a list of their own, in the folder they stand in.
+/// Parts of methods that settings can name have a list of their own, in their folder.
 #[test]
 fn every_part_of_a_method_is_listed() {
     let sources = workspace().join("crates/ebb-methods/src");
@@ -30,8 +30,8 @@ fn every_part_of_a_method_is_listed() {
     }
 }
 
-/// The entries that the files of a role's folder declare, as the registry would name them; not those of folders
-/// with a list of their own.
+/// The entries that the files of a role's folder declare, as the registry would name them, except for folders
+/// with their own list.
 fn entries(files: &[PathBuf], folder: &Path, role: &str) -> Vec<String> {
     let lists = |folder: &Path| read(&folder.join("mod.rs")).contains("pub const ALL: &[Entry<");
     let has_own_list = |file: &&PathBuf| file.parent().is_some_and(|one| one != folder && lists(one));
@@ -54,7 +54,7 @@ fn declared(files: &[PathBuf]) -> Vec<String> {
     entries
 }
 
-/// The entries that the registry does not list; its tests do not count.
+/// The entries that are missing from the registry; its tests do not count.
 fn unregistered(entries: &[String], registry: &str) -> Vec<String> {
     let registry = without_tests(registry);
     let listed: Vec<_> =

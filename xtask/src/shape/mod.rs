@@ -1,5 +1,4 @@
-//! Keeps the shape of the repository: what may depend on what, what may not be forgotten or checked in, what
-//! programs are built of, which words are used.
+//! Checks the shape of the repository: dependencies, registered methods, tracked files, the build, and words.
 
 #[cfg(test)]
 mod dependencies;
@@ -32,10 +31,10 @@ use crate::workspace;
 /// The endings of sources, settings and pages.
 const ENDINGS: [&str; 4] = ["rs", "proto", "toml", "md"];
 
-/// Folders of what is built and of what runs leave.
+/// Folders of build outputs and of runs.
 const NOT_OURS: [&str; 3] = ["target", "runs", "node_modules"];
 
-/// Paths from the workspace, and texts, of all sources, settings and pages whose path begins like this.
+/// The paths from the root, and the texts, of all sources, settings and pages whose path begins with `below`.
 fn sources(below: &str) -> Vec<(String, String)> {
     let mut files = Vec::new();
     let mut open = vec![PathBuf::new()];

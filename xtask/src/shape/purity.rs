@@ -1,4 +1,4 @@
-//! The round and its methods do no I/O and read no clock: a second line behind clippy's.
+//! Checks that the round and its methods do no I/O and read no clock, in addition to clippy.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ fn clippy_bans_io_and_clock_for_both_crates() {
     }
 }
 
-/// What a source uses that reaches outside of the program.
+/// The names in a source that stand for I/O or clocks.
 fn io(text: &str) -> Vec<String> {
     let text = without_tests(text);
     let std_items = words_after(&text, "std::").chain(grouped_after(&text, "std::{"));
@@ -49,7 +49,7 @@ fn io(text: &str) -> Vec<String> {
     modules.chain(macros.map(|(word, _)| format!("{word}!"))).collect()
 }
 
-/// What a `clippy.toml` does not ban but should.
+/// The bans that are missing from a `clippy.toml`.
 fn missing_bans(text: &str) -> Vec<String> {
     let table: toml::Table = text.parse().expect("clippy.toml is TOML");
     let lists = table.values().filter_map(toml::Value::as_array).flatten();
@@ -58,7 +58,7 @@ fn missing_bans(text: &str) -> Vec<String> {
     missing.map(|path| format!("clippy.toml does not ban {path}")).collect()
 }
 
-/// Every word of the text, with what follows it.
+/// Every word of the text, with the text after it.
 fn words(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     let mut rest = text;
@@ -70,13 +70,13 @@ fn words(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The word behind every occurrence of `path`.
+/// The word after every occurrence of `path`.
 fn words_after<'t>(text: &'t str, path: &'t str) -> impl Iterator<Item = &'t str> {
     let behind = text.match_indices(path).map(move |(at, _)| &text[at + path.len()..]);
     behind.filter(|rest| !rest.starts_with('{')).filter_map(|rest| words(rest).next().map(|(word, _)| word))
 }
 
-/// The first word of every item of a group of imports.
+/// The first word of every item in a group of imports.
 fn grouped_after<'t>(text: &'t str, opening: &'t str) -> impl Iterator<Item = &'t str> {
     text.match_indices(opening).flat_map(move |(at, _)| {
         let mut depth = 1;

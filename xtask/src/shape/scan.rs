@@ -1,21 +1,21 @@
-//! Splits sources, settings and pages into words, each with its line and the kind of place it stands in.
+//! Splits sources, settings and pages into words, each with its line and the kind of its place.
 
 use std::path::Path;
 
-/// What a passage is part of.
+/// The kind of text that a passage is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Any other name in code: of a variable, a function, a field, a module, a constant.
     Identifier,
-    /// A name in code that begins with a capital and goes on in lower case: of a type or a variant.
+    /// A name in CamelCase: of a type or a variant.
     Type,
-    /// A key of a settings file, or what is written like one in a string or on a page.
+    /// A key of a settings file, or a word written like one in a string or on a page.
     Key,
     /// Comments, strings and pages.
     Prose,
 }
 
-/// Words that follow each other with nothing but blanks, hyphens or underscores between them.
+/// Consecutive words with only blanks, hyphens or underscores between them.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Passage {
     pub(super) place: Place,
@@ -24,13 +24,13 @@ pub(super) struct Passage {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Word {
-    /// From 1.
+    /// The number of the line, from 1.
     pub(super) line: usize,
-    /// In lower case.
+    /// The word in lower case.
     pub(super) text: String,
 }
 
-/// The passages of a file; none where its ending is not known.
+/// The passages of a file; none if its ending is unknown.
 pub(super) fn passages(path: &Path, text: &str) -> Vec<Passage> {
     let mut scanner = Scanner::new(text);
     match path.extension().and_then(|ending| ending.to_str()) {
@@ -42,7 +42,7 @@ pub(super) fn passages(path: &Path, text: &str) -> Vec<Passage> {
     scanner.found
 }
 
-/// The words of a name: `InFlight`, `in_flight` and `IN_FLIGHT` are two.
+/// The words of a name: `InFlight`, `in_flight` and `IN_FLIGHT` have two each.
 pub(super) fn words_of(name: &str) -> Vec<String> {
     let letters: Vec<char> = name.chars().collect();
     let mut words = vec![String::new()];
@@ -69,7 +69,7 @@ struct Scanner {
     at: usize,
     line: usize,
     found: Vec<Passage>,
-    /// The prose that goes on, maybe in the comment of the next line.
+    /// Prose that may continue in the comment on the next line.
     prose: Vec<Word>,
 }
 
@@ -99,7 +99,7 @@ impl Scanner {
         text.chars().enumerate().all(|(ahead, letter)| self.peek(ahead) == Some(letter))
     }
 
-    /// What stands before `end`, which is passed too, and the line on which it began.
+    /// Consumes the text up to and including `end`; returns it without `end`, and the line on which it began.
     fn until(&mut self, end: &str) -> (String, usize) {
         let (line, mut text) = (self.line, String::new());
         while self.peek(0).is_some() && !self.starts_with(end) {
@@ -113,7 +113,7 @@ impl Scanner {
         self.until("\n")
     }
 
-    /// A name that begins here.
+    /// Reads the name that begins here.
     fn name(&mut self) -> String {
         let mut name = String::new();
         while self.peek(0).is_some_and(is_name_part) {
@@ -122,7 +122,7 @@ impl Scanner {
         name
     }
 
-    /// Rust, or what looks like it.
+    /// Reads Rust, or a similar language.
     fn code(&mut self) {
         while let Some(letter) = self.peek(0) {
             if self.starts_with("//") {
@@ -151,7 +151,7 @@ impl Scanner {
                 self.name();
             } else if is_name_part(letter) {
                 let (line, name) = (self.line, self.name());
-                // The mark of a string of bytes or of a raw name is no name.
+                // The prefix of a byte string or of a raw name is no name.
                 let marks = matches!(self.peek(0), Some('"' | '\'' | '#'));
                 if !(marks && ["b", "c", "r"].contains(&name.as_str())) {
                     self.identifier(&name, line);
@@ -163,7 +163,7 @@ impl Scanner {
         self.end_prose();
     }
 
-    /// Passes the opening of a raw string, if one stands here, and says how many hashes end it.
+    /// Consumes the opening of a raw string, if there is one, and returns the number of its hashes.
     fn raw_string(&mut self) -> Option<usize> {
         let marks = ["r", "br", "cr"].into_iter().find(|marks| {
             let after = self.peek(marks.len());
@@ -194,7 +194,7 @@ impl Scanner {
         (text, line)
     }
 
-    /// `'x'` and `'\n'` are passed; of `'name` only the quote.
+    /// Consumes `'x'` and `'\n'`; of `'name` only the quote.
     fn letter_or_lifetime(&mut self) {
         self.next();
         if self.peek(0) == Some('\\') {
@@ -205,7 +205,7 @@ impl Scanner {
         }
     }
 
-    /// The rest of a string in double quotes, whose escapes become blanks.
+    /// Consumes the rest of a string in double quotes; escapes become blanks.
     fn quoted(&mut self) {
         let (line, mut text) = (self.line, String::new());
         while let Some(letter) = self.next() {
@@ -250,7 +250,7 @@ impl Scanner {
         self.end_prose();
     }
 
-    /// Markdown.
+    /// Reads Markdown.
     fn page(&mut self) {
         let mut fence = None;
         while self.peek(0).is_some() {
@@ -281,7 +281,7 @@ impl Scanner {
         self.found(if is_type { Place::Type } else { Place::Identifier }, words_at(name, line));
     }
 
-    /// Prose that may go on in the next comment; what stands between backticks is code.
+    /// Reads prose that may continue in the next comment; text between backticks is code.
     fn comment(&mut self, text: &str, line: usize) {
         if text.trim().is_empty() {
             self.end_prose();
@@ -290,7 +290,7 @@ impl Scanner {
         let parts = text.split('`');
         let last = text.matches('`').count();
         for (number, part) in parts.enumerate() {
-            // A backtick that nothing closes on its line is a letter as any other.
+            // A backtick without a partner on its line is a letter like any other.
             if is_code && number < last {
                 self.end_prose();
                 self.code_span(part, line);
@@ -319,7 +319,8 @@ impl Scanner {
         self.keys(text, line);
     }
 
-    /// Words that are written like keys: the last of `local.rate`, and `rate = 0.1`.
+    /// Words that are written like keys: the last of `local.learning_rate`, and that of `learning_rate =
+    /// 0.1`.
     fn keys(&mut self, text: &str, line: usize) {
         for (name, at) in names(text) {
             let (before, after) = (&text[..at], text[at + name.len()..].trim_start_matches(' '));
@@ -404,9 +405,9 @@ mod tests {
     #[test]
     fn a_name_is_split_at_underscores_and_capitals() {
         let check = |name: &str, expected: &[&str]| assert_eq!(words_of(name), expected, "{name}");
-        check("desk_rounds", &["desk", "rounds"]);
-        check("DeskState", &["desk", "state"]);
-        check("__HTTPDesk2", &["http", "desk", "2"]);
+        check("fleet_rounds", &["fleet", "rounds"]);
+        check("FleetState", &["fleet", "state"]);
+        check("__HTTPFleet2", &["http", "fleet", "2"]);
         check("desktop", &["desktop"]);
     }
 

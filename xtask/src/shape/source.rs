@@ -1,6 +1,6 @@
-//! What of a source file is compiled into the crate: no comments, no modules that only tests see.
+//! The compiled part of a source file: no comments, no test modules.
 
-/// The text without comment lines and without what stands in a `#[cfg(test)]` module.
+/// The text without comment lines and without items below `#[cfg(test)]`.
 pub(super) fn without_tests(text: &str) -> String {
     let mut kept = String::new();
     let mut lines = text.lines();
@@ -15,7 +15,7 @@ pub(super) fn without_tests(text: &str) -> String {
         }
         let item = lines.by_ref().find(|line| !line.trim_start().starts_with("#["));
         if item.is_some_and(|item| item.trim_end().ends_with('{')) {
-            // The formatter puts the end of an item under its beginning.
+            // The formatter indents the end of an item like its beginning.
             let end = format!("{}}}", &line[..line.len() - line.trim_start().len()]);
             let closed = lines.by_ref().any(|line| line.trim_end_matches(';') == end);
             assert!(closed, "an item for tests does not end: {item:?}");
@@ -24,7 +24,7 @@ pub(super) fn without_tests(text: &str) -> String {
     kept
 }
 
-/// The modules that a file declares for tests only and that stand in files of their own.
+/// The modules that a file declares for tests only, and whose text is in other files.
 pub(super) fn test_modules(text: &str) -> Vec<String> {
     let lines: Vec<_> = text.lines().map(str::trim).collect();
     let declared = lines.windows(2).filter(|pair| pair[0] == "#[cfg(test)]").map(|pair| pair[1]);

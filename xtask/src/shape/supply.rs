@@ -1,5 +1,5 @@
-//! What the programs are built of, and how: who may use `unsafe`, that lock files are kept to, which Rust is
-//! enough.
+//! Checks how programs are built: which crates may use `unsafe`, that lock files are respected, and which
+//! Rust version is enough.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use super::source::{test_modules, without_tests};
 use super::{assert_none, files_below, host, metadata, read};
 use crate::workspace;
 
-/// Crates that are no members of the workspace.
+/// Crates outside the workspace.
 const OUTSIDE: [&str; 2] = ["examples/own-method", "scripts/proto"];
 
 const FORBID: &str = "#![forbid(unsafe_code)]";
-/// For crates in which only tests are unsafe.
+/// The attribute for crates in which only tests are unsafe.
 const FORBID_BUT_IN_TESTS: &str = "#![cfg_attr(not(test), forbid(unsafe_code))]";
 
-/// Crates that read what others sent: clients, servers, workers, archives, records and settings.
+/// Crates that read foreign input: clients, servers, workers, archives, records and settings.
 const READ_OTHERS: [&str; 5] = ["ebb-exec", "ebb-fetch", "ebb-net", "ebb-record", "ebb-settings"];
 
 #[test]
@@ -49,7 +49,7 @@ fn no_dependency_needs_a_newer_rust_than_is_promised() {
 }
 
 #[test]
-fn releases_check_the_arithmetic_on_what_others_sent() {
+fn releases_check_arithmetic_on_foreign_input() {
     let unchecked = READ_OTHERS
         .iter()
         .filter(|name| workspace_table(&format!("profile.release.package.{name}.overflow-checks")) != "true");
@@ -58,7 +58,7 @@ fn releases_check_the_arithmetic_on_what_others_sent() {
     );
 }
 
-/// What the workspace's manifest says under a path of keys, as text.
+/// The value at a path of keys in the workspace's manifest, as text.
 fn workspace_table(path: &str) -> String {
     let manifest: toml::Table =
         read(&workspace().join("Cargo.toml")).parse().expect("cargo could read the manifest");
@@ -69,13 +69,13 @@ fn workspace_table(path: &str) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// The sources of a crate, each with its path from the root of the repository.
+/// The sources of a crate, with their paths from the root of the repository.
 fn sources(folder: &Path) -> Vec<(PathBuf, String)> {
     let files = files_below(&folder.join("src"), ".rs").into_iter();
     files.map(|file| (file.strip_prefix(workspace()).unwrap_or(&file).to_owned(), read(&file))).collect()
 }
 
-/// The roots of a crate's library and program that let code be unsafe though none is.
+/// The root files of a crate that allow unsafe code without having any.
 fn allowed_needlessly(sources: &[(PathBuf, String)]) -> Vec<String> {
     let for_tests: BTreeSet<_> = sources.iter().flat_map(|(_, text)| test_modules(text)).collect();
     let stem = |path: &Path| path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -95,13 +95,13 @@ fn allowed_needlessly(sources: &[(PathBuf, String)]) -> Vec<String> {
     without.map(|(path, _)| format!("{} does not say {wanted}", path.display())).collect()
 }
 
-/// Whether a source has blocks, functions or items that are unsafe.
+/// Whether a source has unsafe blocks, functions or items.
 fn is_unsafe(text: &str) -> bool {
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     let mut words = code.flat_map(str::split_whitespace);
     let begins = |word: &str| ["{", "fn", "impl", "trait", "extern"].contains(&word);
     while let Some(word) = words.next() {
-        // An opening bracket may stand before it: `f(unsafe { g() })`.
+        // An opening bracket may precede it: `f(unsafe { g() })`.
         let follows = word.rsplit(['(', '[', '{', '|', '&', '!']).next() == Some("unsafe");
         if follows && words.clone().next().is_some_and(begins) {
             return true;
@@ -110,8 +110,8 @@ fn is_unsafe(text: &str) -> bool {
     false
 }
 
-/// The lines of a script in which cargo may change a lock file. What formats reads none, and the command in
-/// the README is for a lock file that was fetched by before.
+/// The lines of a script in which cargo may change a lock file. Formatting reads no lock file, and the
+/// command from the README has a lock file that was fetched before.
 fn unlocked(script: &str) -> Vec<String> {
     let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
     let calls = lines.filter(|line| line.split_whitespace().any(|word| word == "cargo"));
@@ -120,13 +120,13 @@ fn unlocked(script: &str) -> Vec<String> {
     loose.map(str::trim).filter(|line| *line != "step cargo test --workspace").map(str::to_owned).collect()
 }
 
-/// The packages that say they need more than this version of Rust.
+/// The packages that require a newer Rust than this version.
 fn too_new(metadata: &Value, promised: &str) -> Vec<String> {
     let number =
         |version: &str| version.split('.').map(|part| part.parse::<u32>().unwrap_or(0)).collect::<Vec<_>>();
     let packages = metadata["packages"].as_array().expect("cargo metadata lists packages");
     let needs = packages.iter().filter_map(|package| Some((package, package["rust_version"].as_str()?)));
-    // A version without its last number is that with a zero.
+    // A version without its last number ends in zero.
     let most = number(&format!("{promised}.0"));
     let newer = needs.filter(|(_, version)| number(version) > most);
     newer

@@ -1,4 +1,4 @@
-//! What is checked in is small, and names no folder of somebody's machine.
+//! Checks that tracked files are small and name no folder of a machine.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use crate::workspace;
 
 const LARGEST_BYTES: u64 = 500_000;
 
-/// Folders at the root of a system below which people's files lie.
+/// Folders at the root of a system that hold users' files.
 const HOMES: [&str; 2] = ["home", "root"];
 
 /// The script that sets up a machine may name its folders.
@@ -16,7 +16,7 @@ const MAY_NAME_FOLDERS: &str = ".ci/run";
 
 #[test]
 fn tracked_files_are_small_and_name_no_machine() {
-    // A packaged copy of the sources has no history, and nothing is tracked in it.
+    // A packaged copy of the sources has no history, so nothing is tracked.
     if !workspace().join(".git").exists() {
         return;
     }
@@ -26,7 +26,7 @@ fn tracked_files_are_small_and_name_no_machine() {
     assert_none(&unfit(workspace(), &names));
 }
 
-/// What is wrong with these files; those that are gone from the folder are passed over.
+/// The complaints about these files; missing files are skipped.
 fn unfit(folder: &Path, names: &[&str]) -> Vec<String> {
     let mut complaints = Vec::new();
     for &name in names {

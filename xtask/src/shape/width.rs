@@ -1,12 +1,12 @@
-//! Comments keep to the width of the code, and pages to 120 columns.
+//! Checks that comments keep to the width of the code, and pages to 120 columns.
 
 use super::{assert_none, read, sources};
 use crate::workspace;
 
 const PAGE_WIDTH: usize = 120;
 
-/// How the paths of files begin that are not rewritten yet, and at most how many lines are too long there.
-/// A number is only lowered; where it is 0 the entry goes.
+/// The beginnings of paths that are not wrapped yet, each with its greatest number of long lines. Numbers may
+/// only fall; an entry goes when it reaches 0.
 const NOT_YET: &[(&str, usize)] = &[
     ("ARCHITECTURE.md", 15),
     ("CHANGELOG.md", 53),
@@ -25,10 +25,9 @@ const NOT_YET: &[(&str, usize)] = &[
     ("docs/decisions/", 161),
     ("docs/deploy.md", 32),
     ("docs/record.md", 37),
-    ("docs/results/", 162),
+    ("docs/results/", 3),
     ("docs/threat-model.md", 65),
     ("examples/torch/README.md", 7),
-    ("xtask/", 26),
 ];
 
 #[test]
@@ -48,14 +47,14 @@ fn comments_and_pages_keep_to_their_widths() {
     assert_none(&complaints);
 }
 
-/// The width that the formatter keeps code to.
+/// The width to which the formatter keeps code.
 fn comment_width(text: &str) -> usize {
     let table: toml::Table = text.parse().expect("rustfmt.toml is TOML");
     let width = table.get("max_width").and_then(toml::Value::as_integer);
     width.and_then(|width| usize::try_from(width).ok()).expect("rustfmt.toml has max_width")
 }
 
-/// The lines of a file that are too long and could be shorter.
+/// The lines of a file that are too long and can be broken.
 fn too_long(name: &str, text: &str, comment_width: usize) -> Vec<String> {
     let (width, lines): (_, Vec<_>) = match name.rsplit_once('.') {
         Some((_, "rs")) => (comment_width, comments(text)),
@@ -69,13 +68,13 @@ fn too_long(name: &str, text: &str, comment_width: usize) -> Vec<String> {
         .collect()
 }
 
-/// Comment lines, with their numbers.
+/// Comment lines with their numbers.
 fn comments(text: &str) -> Vec<(usize, &str)> {
     let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line));
     lines.filter(|(_, line)| line.trim_start().starts_with("//")).collect()
 }
 
-/// Lines of prose: no heading, no row of a table, nothing in a fence.
+/// Lines of prose: no headings, no table rows, nothing in a fence.
 fn page_lines(text: &str) -> Vec<(usize, &str)> {
     let mut fence = None;
     let mut kept = Vec::new();
@@ -91,18 +90,18 @@ fn page_lines(text: &str) -> Vec<(usize, &str)> {
     kept
 }
 
-/// Whether there is a place to break the line: a blank behind its mark that is not inside of a link.
+/// Whether the line can be broken: a blank after its mark and outside of a link.
 fn is_breakable(line: &str) -> bool {
     let marks = |letter: char| letter.is_whitespace() || "/!->*".contains(letter);
     let mut without_links = line.trim_start_matches(marks).trim_end().to_owned();
-    // The innermost first, for a link may show a picture.
+    // The innermost link first, because a link may contain an image.
     while let Some((from, to)) = link(&without_links) {
         without_links.replace_range(from..to, "x");
     }
     without_links.contains(' ')
 }
 
-/// From where to where there is a link without another one in it: `[text](target)`, or `[text]: target`.
+/// The range of a link without another one in it: `[text](target)`, or `[text]: target`.
 fn link(text: &str) -> Option<(usize, usize)> {
     let middle = text.find("](").or_else(|| text.find("]: "))?;
     let from = text[..middle].rfind('[')?;

@@ -1,4 +1,4 @@
-//! E3CS and its rivals beside the paper's tables.
+//! E3CS and its competitors, compared with the paper's tables.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -8,7 +8,7 @@ use ebb_record::stats::{self, Estimate};
 
 use crate::study::{RowFilter, Study, Verdict, difference, points_difference};
 
-/// The grids of training, in the order in which they are run.
+/// The grids of training, in the order of their runs.
 pub const GRIDS: &[&str] = &[
     "emnist-iid",
     "emnist",
@@ -22,15 +22,15 @@ pub const GRIDS: &[&str] = &[
 
 const METHODS: [&str; 7] = ["E3CS-0", "E3CS-0.5", "E3CS-0.8", "E3CS-inc", "FedCS", "Random", "pow-d"];
 
-/// One table: a task, iid and not, beside what the paper has.
+/// A table: one task, iid and not iid, compared with the paper.
 struct Panel {
     title: &'static str,
     /// The grid with iid data, if there is one, and the one without.
     grids: (Option<&'static str>, &'static str),
-    /// What is to be reached, as columns of the CSV and as headings.
+    /// The levels of accuracy: columns of the CSV file, and their headings.
     reached: [(&'static str, &'static str); 3],
     end: (&'static str, &'static str),
-    /// The paper's rows, which are of another task where the title says so.
+    /// The paper's rows; of another task where the heading names one.
     published: &'static str,
     rows: [[&'static str; 4]; 7],
 }
@@ -103,26 +103,29 @@ const PANELS: [Panel; 4] = [
     },
 ];
 
-const INTRODUCTION: &str = "# E3CS: whom to ask
+const INTRODUCTION: &str = "# E3CS: client selection
 
-Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/e3cs/*.csv`; `cargo xtask results e3cs --run` first runs whatever of the grids is not finished. Seeds are
-stated in the grids and were before anything was run. **Protocol**, the paper's: 100 clients of 500 images (450 to train on), 25 each that answer with chance .1, .3, .6 and .9,
-20 asked a round, each client with its own number of local epochs from 1 to 4, SGD with rate .01 and momentum .9 that does not outlive a
-round, batches of 40, eta .5, 50 candidates of pow-d; the model stands in for whoever was not asked or failed. Accuracy on what all clients hold out. FedCS is the paper's,
-which knows who fails how often: an oracle.
+Written by `ebbflow reproduce --pages FOLDER` from `experiments/e3cs/*.csv`; `cargo xtask results e3cs --run` first runs
+the unfinished grids. Seeds are stated in the grids, and were fixed before anything was run.
+
+**Protocol**, the paper's: 100 clients of 500 images (450 of them for training), 25 each that respond with probability
+.1, .3, .6 and .9; 20 clients are selected a round. Each client has its own number of local epochs from 1 to 4. SGD with
+learning rate .01 and momentum .9 that is reset every round, batches of 40, eta .5, 50 candidates of pow-d. The model
+stands in for clients that were not selected or failed. Accuracy on the data that all clients hold out. FedCS is the
+paper's, which knows how often each client fails: an oracle.
 ";
 
-/// The files that are played without training.
+/// The configurations that run without training.
 pub const SELECTION_STUDIES: [&str; 2] = ["selection", "samplers"];
 
-/// What a scheme should come to, by a simulation of the paper's setting for this project: the success ratio after 100, 625, 1,250 and 2,500 rounds,
-/// and CEP with its standard deviation over seeds.
+/// The results of an independent simulation of the paper's setting: the success ratio after 100, 625, 1,250
+/// and 2,500 rounds, and CEP with its standard deviation over seeds.
 struct ExpectedScheme {
     scheme: &'static str,
     ratios: [f64; 4],
     cep: f64,
     std: Option<f64>,
-    /// How often a client of each class is asked.
+    /// How often a client of each class is selected.
     selections: &'static str,
 }
 
@@ -142,7 +145,7 @@ const EXPECTED: [ExpectedScheme; 8] = [
     expected_scheme("E3CS-0.8", [0.487, 0.528, 0.537, 0.542], 27_095.0, Some(108.0), "418/421/430/731"),
     expected_scheme("E3CS-inc", [0.679, 0.804, 0.639, 0.557], 27_825.0, Some(345.0), "390/396/457/758"),
     expected_scheme("Random", [0.475, 0.475, 0.475, 0.475], 23_727.0, Some(86.0), "500/500/500/500"),
-    // Its 50,000 tosses have a known deviation.
+    // FedCS's success is a sum of 50,000 Bernoulli trials, whose standard deviation is known.
     expected_scheme("FedCS", [0.9, 0.9, 0.9, 0.9], 45_000.0, Some(67.0), "0/0/0/2000"),
     expected_scheme("E3CS-0, dep-round", [0.712, 0.825, 0.851, 0.868], 43_374.0, None, "5/43/120/1832"),
     expected_scheme("E3CS-0.5, dep-round", [0.571, 0.665, 0.677, 0.682], 34_090.0, None, "253/255/265/1227"),
@@ -151,9 +154,11 @@ const EXPECTED: [ExpectedScheme; 8] = [
 fn write_selection(page: &mut String) -> Result<(), Box<dyn Error>> {
     writeln!(
         page,
-        "\n## Without training\n\n`ebbflow selection experiments/e3cs/selection.toml` and `samplers.toml`: 2,500 rounds, nine seeds. Expected is what an independent simulation of the paper's setting
-gave, in italics (nine seeds; by dep-round three). *Within*: all five means differ by no more than three standard deviations of their difference, 3 sd sqrt(2/9), by dep-round 3 sd sqrt(1/9 + 1/3); where no deviation is expected,
-of ratios and by dep-round, ours counts. Oracle: regret is against the best fixed choice in hindsight, which only a simulation can know.\n\n| scheme | success ratio after 100 | 625 | 1,250 | 2,500 | CEP ± sd | within | asked, classes .1/.3/.6/.9 | Jain | oracle regret | bounds at .5 / best |\n|---|---|---|---|---|---|---|---|---|---|---|"
+        "\n## Without training\n\n`ebbflow selection experiments/e3cs/selection.toml` and `samplers.toml`: 2,500 rounds, nine seeds. Expected values, in
+italics, are those of an independent simulation of the paper's setting (nine seeds; three by dep-round). *Within*: all
+five means differ by at most three standard deviations of their difference, 3 sd sqrt(2/9), by dep-round 3 sd sqrt(1/9 +
+1/3). Where no standard deviation is expected, as for ratios and by dep-round, ours is used. Oracle: regret is relative
+to the best fixed choice in hindsight, which only a simulation can know.\n\n| scheme | success ratio after 100 | 625 | 1,250 | 2,500 | CEP ± sd | within | selected, classes .1/.3/.6/.9 | Jain | oracle regret | bounds at .5 / best |\n|---|---|---|---|---|---|---|---|---|---|---|"
     )?;
     for name in SELECTION_STUDIES {
         let study = read(name)?;
@@ -176,7 +181,7 @@ of ratios and by dep-round, ours counts. Oracle: regret is against the best fixe
             let found = stats::mean(&cep).unwrap_or(f64::NAN);
             let expected = EXPECTED.iter().find(|target| target.scheme == scheme);
             let within = expected.map_or("", |target| {
-                // Three seeds of the simulation where it gave no deviation, else nine.
+                // The simulation had nine seeds where it gave a standard deviation, else three.
                 let error = |std: f64| match target.std {
                     Some(_) => 3.0 * std * (2.0_f64 / 9.0).sqrt(),
                     None => 3.0 * std * (1.0_f64 / 9.0 + 1.0 / 3.0).sqrt(),
@@ -220,12 +225,14 @@ of ratios and by dep-round, ours counts. Oracle: regret is against the best fixe
     Ok(())
 }
 
-/// The page.
+/// Writes the page.
 pub fn write() -> Result<String, Box<dyn Error>> {
     let mut page = INTRODUCTION.to_owned();
     write_selection(&mut page)?;
     page.push_str(
-        "\n## Training\n\nThe first round after which the accuracy is reached, and the accuracy at the end, iid / not iid; NaN: never. Where there are several seeds: the mean over\nthose that reach it, with their number if not all do. The paper's figures stand below ours in italics; where the task is another, only their order can be compared.\n",
+        "\n## Training\n\nThe first round after which an accuracy is reached, and the accuracy at the end, iid / not iid; NaN: never. With several
+seeds: the mean over those that reach it, with their number if not all do. The paper's values follow ours in italics;
+where the task differs, only their order can be compared.\n",
     );
     for panel in &PANELS {
         write_panel(panel, &mut page)?;
@@ -271,12 +278,12 @@ fn write_panel(panel: &Panel, page: &mut String) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How many runs there are of a method.
+/// The number of runs of a method.
 fn n_runs(study: &Study, which: RowFilter<'_>) -> usize {
     study.column(which, "rounds").len()
 }
 
-/// The mean round in which something is reached.
+/// The mean round in which a level is reached.
 fn mean_round(rounds: &BTreeMap<u32, f64>, n_runs: usize) -> String {
     let values: Vec<_> = rounds.values().copied().collect();
     match stats::mean(&values) {
@@ -290,16 +297,16 @@ fn mean_round(rounds: &BTreeMap<u32, f64>, n_runs: usize) -> String {
 fn percent(values: &BTreeMap<u32, f64>) -> String {
     let values: Vec<_> = values.values().map(|value| 100.0 * value).collect();
     match (stats::mean(&values), stats::standard_deviation(&values)) {
-        (Some(mean), Some(deviation)) => format!("{mean:.2} ± {deviation:.2}"),
+        (Some(mean), Some(std)) => format!("{mean:.2} ± {std:.2}"),
         (Some(mean), None) => format!("{mean:.2}"),
         _ => "not run".to_owned(),
     }
 }
 
-/// A claim: that one method's figure is above another's by more than so much.
+/// A claim: one method's metric exceeds another's by more than a margin.
 type Claim = (&'static str, &'static str, &'static str, f64);
 
-/// Of the first round in which .65 is reached.
+/// Claims about the first round with an accuracy of .65.
 const SPEED: [Claim; 8] = [
     ("FedCS is faster at first than E3CS-0", "E3CS-0", "FedCS", 0.0),
     ("FedCS is faster at first than Random", "Random", "FedCS", 0.0),
@@ -311,7 +318,7 @@ const SPEED: [Claim; 8] = [
     ("pow-d is slower at first than Random", "pow-d", "Random", 0.0),
 ];
 
-/// Of the accuracy at the end.
+/// Claims about the accuracy at the end.
 const END: [Claim; 7] = [
     ("FedCS ends below E3CS-0", "E3CS-0", "FedCS", 0.0),
     ("FedCS ends below E3CS-0.5", "E3CS-0.5", "FedCS", 0.0),
@@ -325,8 +332,8 @@ const END: [Claim; 7] = [
 fn write_verdicts(page: &mut String) -> Result<(), Box<dyn Error>> {
     writeln!(
         page,
-        "\n## What the paper claims\n\nFashion-MNIST, FedAvg, differences paired by seed with the 95 % interval of their mean and the number of pairs, in rounds until 65 % and in points at the end. *Held* or
-*reversed*: the whole interval is on one side; *tied*: it is not.\n\n| claim | iid | | not iid | |\n|---|---|---|---|---|"
+        "\n## What the paper claims\n\nFashion-MNIST, FedAvg. Differences are paired by seed, with the 95 % interval of their mean and the number of pairs, in
+rounds until 65 % and in points at the end. *Held* or *reversed*: the whole interval is on one side; *tied*: it is not.\n\n| claim | iid | | not iid | |\n|---|---|---|---|---|"
     )?;
     let studies = [read("fashion-iid")?, read("fashion")?];
     let mut row = |claim: Claim, column: &str, format_difference: &dyn Fn(Option<Estimate>) -> String| {
@@ -354,7 +361,7 @@ fn write_verdicts(page: &mut String) -> Result<(), Box<dyn Error>> {
     write_explanation(page, &studies[1])
 }
 
-/// Why the ends are not where the paper has them, as far as figures say.
+/// Why the accuracies at the end differ from the paper's, as far as the data show.
 fn write_explanation(page: &mut String, study: &Study) -> Result<(), Box<dyn Error>> {
     let mean = |study: &Study, method, column: &str| {
         let values: Vec<_> = study.column(RowFilter { method, varied: None }, column).into_values().collect();
@@ -384,12 +391,14 @@ fn write_explanation(page: &mut String, study: &Study) -> Result<(), Box<dyn Err
     if fast_end <= end {
         return Ok(());
     }
-    // `of` has percent; whoever is never heard of a hundred clients is never asked.
+    // `of` returns percent, and there are 100 clients; FedCS never selects those it never heard.
     let n_selected = 100.0 - n_never / 100.0;
     writeln!(
         page,
-        "\n**Where ends differ from the paper's, not iid.** FedCS, which asks the same {n_selected} clients in every round, should end lowest. Here it has not been overtaken by round 400, and nobody is done: from round 100 to the end Random gains \
-         {:.1} points and FedCS {:.1}. FedCS is answered by {fast_ratio:.0} % of those it asks, Random by {ratio:.0} %, so its model moves further in a round.",
+        "\n**Where ends differ from the paper's, not iid.** FedCS, which selects the same {n_selected} clients in every round, should
+end lowest. Here it has not been overtaken by round 400, and no method has converged: from round 100 to the end Random
+gains {:.1} points and FedCS {:.1}. {fast_ratio:.0} % of the clients that FedCS selects respond, {ratio:.0} % of Random's,
+so its model moves further in a round.",
         end - early,
         fast_end - fast_early,
     )?;
@@ -416,7 +425,7 @@ fn write_explanation(page: &mut String, study: &Study) -> Result<(), Box<dyn Err
     Ok(())
 }
 
-/// Whether FedCS ends lowest at small scale, whose runs go on for longer than it takes to learn what is asked.
+/// Whether FedCS ends lowest at small scale, where runs continue until learning has converged.
 fn write_small(page: &mut String) -> Result<(), Box<dyn Error>> {
     let Some(text) = crate::shipped::file("papers/small/e3cs-noniid.csv") else { return Ok(()) };
     let study = Study::parse(text)?;
@@ -429,7 +438,8 @@ fn write_small(page: &mut String) -> Result<(), Box<dyn Error>> {
     if let Some(fedcs) = end("FedCS").filter(|fedcs| *fedcs < lowest) {
         writeln!(
             page,
-            "At small scale, not iid, FedCS does end lowest: {fedcs:.1} % against {lowest:.1} % and more (`ebbflow reproduce e3cs/table-2 --scale small`)."
+            "At small scale, not iid, FedCS does end lowest: {fedcs:.1} % against {lowest:.1} % and more
+(`ebbflow reproduce e3cs/table-2 --scale small`)."
         )?;
     }
     Ok(())

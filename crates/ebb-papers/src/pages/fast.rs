@@ -1,4 +1,4 @@
-//! FAST's study: snapshots under arbitrary participation, beside what was published.
+//! FAST's snapshots under arbitrary participation, compared with the published results.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -8,15 +8,16 @@ use ebb_record::stats;
 
 use crate::study::{RowFilter, Study, Verdict, difference, estimate, mean_cell, minus, points_difference};
 
-/// The grids, in the order in which they are run.
+/// The grids, in the order of their runs.
 pub const GRIDS: &[&str] = &["uniform", "beta", "gamma", "weibull", "bases", "bases-slow", "fashion"];
 
 const ALPHA_KEY: &str = "data.split.alpha";
 const END_COLUMN: &str = "accuracy@260-300";
 const ARBITRARY_SHARE_COLUMN: &str = "note_fast_arbitrary_share@300";
 
-/// A pattern, its grid, and the paper's Table 3 on Fashion-MNIST with alpha .05: q 0, .1, .3, .5, adaptive 1, adaptive 7, and the last two's share of
-/// rounds that are no snapshots; and its Table 2 with alpha .5, q 0.
+/// A pattern of participation with its grid and the paper's results on Fashion-MNIST. Table 3 (alpha .05) has
+/// q 0, .1, .3, .5, adaptive 1 and 7, and the share of rounds that are no snapshots for the last two. Table 2
+/// has q 0 with alpha .5.
 struct Pattern {
     name: &'static str,
     grid: &'static str,
@@ -55,19 +56,22 @@ fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
     super::study("fast", grid)
 }
 
-/// The page.
+/// Writes the page.
 pub fn write() -> Result<String, Box<dyn Error>> {
     let mut page = String::from(
         "# FAST: snapshots under arbitrary participation
 
-Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/fast/*.csv`; `cargo xtask results fast --run` first runs whatever of the grids is not finished. Beside ours, in italics, tables 2 and 3
-of the paper (IJCAI 2025), each from one run. Accuracies are means over seeds, ± their standard deviation, (how many). Differences are paired by seed, with
-95 % intervals; a claim *held* if the whole interval is on its side, is *reversed* if it is on the other, and else *tied*.
+Written by `ebbflow reproduce --pages FOLDER` from `experiments/fast/*.csv`; `cargo xtask results fast --run` first runs
+the unfinished grids. Tables 2 and 3 of the paper (IJCAI 2025), each from one run, follow ours in italics. Accuracies
+are means over seeds ± their standard deviation (with the number of seeds). Differences are paired by seed, with 95 %
+intervals. A claim is *held* if the whole interval is on its side, *reversed* if it is on the other, and else *tied*.
 
-**Protocol.** Fashion-MNIST, 100 clients, a Dirichlet law over clients for each class; ten clients heard a round, clients averaged with equal weight; whoever turns up is drawn by a
-Beta(1, 10), Gamma(10) or Weibull(10) law over ids; Adam at .001, ten mini-batches a round, its state begun anew each time. (The authors' program stops
-at the end of a client's epoch, after about five mini-batches, and keeps Adam's state.) A snapshot is a round in which a uniform cohort of ten is waited for: with chance q,
-or as the training accuracy falls (*adaptive*, lambda 1 or 7). Accuracy on the official test images, mean of the last five judgings, ten rounds apart.
+**Protocol.** Fashion-MNIST, 100 clients, a Dirichlet distribution over clients for each class. Ten clients respond a
+round, and their updates are averaged with equal weight. Arbitrary participants are drawn by a Beta(1, 10), Gamma(10) or
+Weibull(10) distribution over client numbers. Adam at .001, ten mini-batches a round, its state reset every round. (The
+authors' program stops at the end of a client's epoch, after about five mini-batches, and keeps Adam's state.) A
+snapshot is a round that waits for a uniform cohort of ten: with probability q, or as the training accuracy falls
+(*adaptive*, lambda 1 or 7). Accuracy on the official test images, mean of the last five evaluations, ten rounds apart.
 ",
     );
     write_small(&mut page)?;
@@ -81,7 +85,8 @@ fn write_small(page: &mut String) -> Result<(), Box<dyn Error>> {
     page.push_str(
         "\n## The whole grid, with the small CNN of MNIST
 
-300 rounds instead of the paper's 1,000, mini-batches of 32 instead of 128, 21,840 weights instead of 1,206,590: not the paper's accuracies, but its comparisons, with five seeds.
+300 rounds instead of the paper's 1,000, mini-batches of 32 instead of 128, 21,840 parameters instead of 1,206,590: not
+the paper's accuracies, but its comparisons, with five seeds.
 ",
     );
     let uniform = read("uniform")?;
@@ -168,12 +173,16 @@ fn write_small(page: &mut String) -> Result<(), Box<dyn Error>> {
     write!(
         page,
         "
-**Why much is tied.** With alpha .05 most clients hold one or two labels, and who is whose rare witness differs from seed to seed: accuracies of one method spread by .03 to .07, as much as
-most differences are. The published ones are single runs. What does hold is what they are about: who turns up by a law of its own costs 6 to 17 points, and snapshots in half of the rounds give
-back 7 to 9 of them under Beta and Gamma.
+**Why much is tied.** With alpha .05 most clients hold one or two labels, and which client holds a rare label differs
+from seed to seed. Accuracies of one method vary by .03 to .07 between seeds, as much as most differences. The published
+ones are single runs. The main claim does hold: arbitrary participation costs 6 to 17 points, and snapshots in half of
+the rounds regain 7 to 9 of them under Beta and Gamma.
 
-**Why there are fewer snapshots.** While q does not reach 1 it is lambda times how far the training accuracy lies below its highest so far. With the paper's network and lambda 7 a share of {snapshots:.3} of the rounds are snapshots here (below), so that it lies some {:.3} below on average;
-the published traces of q say .04 to .06 with lambda 7 and .06 to .09 with lambda 1. Ours is a mean over ten mini-batches of a client, theirs over the about five that their program takes since the client's last epoch, and so varies more.
+**Why there are fewer snapshots.** While q is below 1, it is lambda times the distance of the training accuracy
+from its highest value so far. With the paper's network and lambda 7, a share of {snapshots:.3} of the rounds are snapshots
+here (below), so that this distance is some {:.3} on average. The published traces of q imply .04 to .06 with lambda 7
+and .06 to .09 with lambda 1. Our training accuracy is a mean over ten mini-batches of a client. Theirs is one over the
+about five that their program takes since the client's last epoch, and so varies more.
 With fewer snapshots, adaptive 7 ends 2 to 4 points below q .5 with alpha .05.
 ",
         snapshots / 7.0
@@ -187,9 +196,11 @@ fn write_paper(page: &mut String) -> Result<(), Box<dyn Error>> {
     page.push_str(
         "\n## The paper's network
 
-`fashion.toml`: alpha .05, the paper's network of 1,206,590 weights, mini-batches of 128, one seed, all 1,000 rounds of the four runs in 95 minutes on two cores. One run each, as
-published: no verdict can be had from it. Published are the mean of the last five judgings after 1,000 rounds, and single judgings on the way. At alpha .05 ten clients hold few of
-the labels, and a model judged after their round swings by several points from one judging to the next; the mean of the fifty judgings of the second half tells more than the last five.
+`fashion.toml`: alpha .05, the paper's network of 1,206,590 parameters, mini-batches of 128, one seed; all 1,000 rounds
+of the four runs take 95 minutes on two cores. Each is a single run, as published, so there are no verdicts. Published
+are the mean of the last five evaluations after 1,000 rounds, and single evaluations before. At alpha .05 ten clients
+hold few of the labels, and the accuracy of the model after their round varies by several points between evaluations.
+The mean of the fifty evaluations of the second half is more informative than the last five.
 
 | | after 100 | *published* | after 200 | *published* | after 500 | *published* | last five, to 1,000 | *published* | second half | no snapshots | *published* |
 |---|---|---|---|---|---|---|---|---|---|---|---|
@@ -198,8 +209,8 @@ the labels, and a model judged after their round swings by several points from o
     let published = [
         ("uniform", ["0.748", "0.786", "0.770", "0.841", "0"]),
         ("Beta, q 0", ["0.376", "0.507", "0.726", "0.748", "1"]),
-        ("Beta, q .5", ["not said", "not said", "not said", "0.807", ".5"]),
-        ("Beta, adaptive 7", ["not said", "not said", "not said", "0.809", ".603"]),
+        ("Beta, q .5", ["not reported", "not reported", "not reported", "0.807", ".5"]),
+        ("Beta, adaptive 7", ["not reported", "not reported", "not reported", "0.809", ".603"]),
     ];
     for (method, [at_100, at_200, at_500, end, ratio]) in published {
         let of = |column| mean_cell(&study.column(RowFilter { method, varied: None }, column));
@@ -217,21 +228,24 @@ the labels, and a model judged after their round swings by several points from o
     Ok(())
 }
 
-/// FAST beside other local rules.
+/// FAST with other local rules.
 fn write_bases(page: &mut String) -> Result<(), Box<dyn Error>> {
     page.push_str(
         "\n## With FedProx and SCAFFOLD
 
-`bases.toml`: Beta, alpha .05, the small CNN, SGD at .05, mini-batches of 32; FedProx with mu .1, SCAFFOLD by option II. The paper's own figures for these could not have come from its public
-program, whose proximal term does nothing and which has no SCAFFOLD; these are ours.
+`bases.toml`: Beta, alpha .05, the small CNN, SGD at .05, mini-batches of 32; FedProx with mu .1, SCAFFOLD by option II.
+The paper's own values for these cannot be from its public program, whose proximal term has no effect and which has no
+SCAFFOLD. Only ours are shown.
 ",
     );
     write_base(page, "bases", &["FedAvg", "FedProx", "SCAFFOLD"])?;
     page.push_str(
         "
-At that rate SCAFFOLD's model is lost in every run, whoever is asked, and with all 100 clients heard in every round too (seed 901: the training loss is .85 after two rounds, 16 after seven, 2e11 after nine).
-The likely reason: most clients hold one or two labels, their own loss is soon near zero, nothing holds against the push of the others' variate, and once they are thrown to where their loss is
-large, they report a variate as large. So the two once more at .01 (`bases-slow.toml`), a rate chosen by a trial on seed 901:
+At that learning rate every run of SCAFFOLD diverges, whichever clients are selected, even with all 100 clients in every
+round (seed 901: the training loss is .85 after two rounds, 16 after seven, 2e11 after nine). The likely reason: most
+clients hold one or two labels, and their own loss is soon near zero. Then nothing opposes the others' control variate,
+and where their loss becomes large they report a control variate as large. So the two were run once more at .01
+(`bases-slow.toml`), a learning rate chosen by a trial on seed 901:
 ",
     );
     write_base(page, "bases-slow", &["FedAvg", "SCAFFOLD"])

@@ -1,4 +1,4 @@
-//! FL-FDMS beside its published curves, and where it should lose.
+//! FL-FDMS compared with its published curves, and cases in which it should lose.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use crate::shipped;
 use crate::study::{RowFilter, Study, Verdict, difference, mean_cell, points_difference};
 
-/// The grids, in the order in which they are run.
+/// The grids, in the order of their runs.
 pub const GRIDS: &[&str] = &[
     "mnist-full",
     "mnist",
@@ -26,21 +26,21 @@ pub const GRIDS: &[&str] = &[
 
 const RATIO_KEY: &str = "world.availability.ratio";
 
-/// What was published of a method: after given rounds, and at the end.
+/// A method, with its published accuracies after given rounds and at the end.
 type Published = (&'static str, &'static [&'static str]);
 
-/// One table: a data set at one ratio of silent clients.
+/// A table: a data set at one ratio of absent clients.
 struct Panel {
     title: &'static str,
     grid: &'static str,
     /// The grid that holds `full`, if it is another.
     full: Option<&'static str>,
     ratio: Option<&'static str>,
-    /// The grid that holds the two with zeros, if there is one.
+    /// The grid of the two methods that replace absent updates by zeros, if there is one.
     zero: Option<&'static str>,
-    /// Columns of the CSV, and their headings.
+    /// Columns of the CSV file, and their headings.
     columns: &'static [(&'static str, &'static str)],
-    /// The column in which a claim is judged before the end, and its round.
+    /// The column of the verdicts before the end, and its round.
     midway: (&'static str, u32),
     published: &'static [Published],
 }
@@ -79,7 +79,7 @@ const CIFAR: &[(&str, &str)] = &[
 
 const PANELS: &[Panel] = &[
     Panel {
-        title: "MNIST, 3 in 10 silent",
+        title: "MNIST, 3 in 10 absent",
         grid: "mnist",
         full: Some("mnist-full"),
         ratio: Some("0.3"),
@@ -89,7 +89,7 @@ const PANELS: &[Panel] = &[
         published: &[],
     },
     Panel {
-        title: "MNIST, half silent",
+        title: "MNIST, half absent",
         grid: "mnist",
         full: Some("mnist-full"),
         ratio: Some("0.5"),
@@ -104,7 +104,7 @@ const PANELS: &[Panel] = &[
         ],
     },
     Panel {
-        title: "MNIST, 7 in 10 silent",
+        title: "MNIST, 7 in 10 absent",
         grid: "mnist",
         full: Some("mnist-full"),
         ratio: Some("0.7"),
@@ -114,7 +114,7 @@ const PANELS: &[Panel] = &[
         published: &[],
     },
     Panel {
-        title: "Fashion-MNIST, 3 in 10 silent",
+        title: "Fashion-MNIST, 3 in 10 absent",
         grid: "fashion",
         full: Some("fashion-full"),
         ratio: Some("0.3"),
@@ -129,7 +129,7 @@ const PANELS: &[Panel] = &[
         ],
     },
     Panel {
-        title: "Fashion-MNIST, half silent",
+        title: "Fashion-MNIST, half absent",
         grid: "fashion",
         full: Some("fashion-full"),
         ratio: Some("0.5"),
@@ -144,7 +144,7 @@ const PANELS: &[Panel] = &[
         ],
     },
     Panel {
-        title: "Fashion-MNIST, 7 in 10 silent",
+        title: "Fashion-MNIST, 7 in 10 absent",
         grid: "fashion",
         full: Some("fashion-full"),
         ratio: Some("0.7"),
@@ -159,7 +159,7 @@ const PANELS: &[Panel] = &[
         ],
     },
     Panel {
-        title: "CIFAR-10, half silent",
+        title: "CIFAR-10, half absent",
         grid: "cifar",
         full: None,
         ratio: None,
@@ -175,7 +175,7 @@ const PANELS: &[Panel] = &[
     },
 ];
 
-/// What the papers claim of each panel: that one is above the other by more than so much.
+/// The papers' claims about each panel: one method exceeds another by more than a margin.
 const CLAIMS: [(&str, &str, &str, f64); 4] = [
     ("FDMS is above Dropout", "fl-fdms", "dropout", 0.0),
     ("FDMS is above Stale (the last model)", "fl-fdms", "stale-model", 0.0),
@@ -183,7 +183,7 @@ const CLAIMS: [(&str, &str, &str, f64); 4] = [
     ("Learned friends are no more than a point below true ones", "fl-fdms", "friend-oracle", -0.01),
 ];
 
-/// Something that FDMS should lose at.
+/// A case in which FDMS should lose.
 struct LosingCase {
     grid: &'static str,
     /// The grid that holds its `full`.
@@ -196,33 +196,34 @@ const LOSING_CASES: [LosingCase; 4] = [
     LosingCase {
         grid: "lose-away",
         full: "mnist-full",
-        title: "A whole cluster away in rounds 20 to 79, everybody else always there",
-        why: "With nobody of its cluster there, strangers stand in for all four: their classes count more, and those of the absent no more than
-under Dropout. Only what the cluster sent before can speak for it, and that is what `stale-update` repeats; it grows old, and is
-the worse for it once all are back.",
+        title: "A whole cluster away in rounds 20 to 79, all others always up",
+        why: "Without a client of the cluster, friends from other clusters stand in for all four: their classes count more, and those
+of the absent no more than under Dropout. Only the cluster's earlier updates can represent it, and `stale-update`
+repeats those; they grow stale, and do harm once all are back.",
     },
     LosingCase {
         grid: "lose-labels",
         full: "mnist-full",
-        title: "Who is there depends on the labels held: chances from .1 to 1",
-        why: "The clients of a cluster hold the same labels, so they are rare together: in most rounds of the rarest clusters nobody of them is there to
-stand in. FDMS evens out what is left among the others.",
+        title: "Availability depends on the labels held: probabilities from .1 to 1",
+        why: "The clients of a cluster hold the same labels, so they are rare together: in most rounds of the rarest clusters none of
+them is up to stand in. FDMS evens out what is left among the others.",
     },
     LosingCase {
         grid: "lose-iid",
         full: "lose-iid",
-        title: "No clusters: everybody holds the same mixture; half silent",
-        why: "Everybody is as good a friend as anybody. Half of the updates count for several clients and none for fewer, which only makes the mean noisier.",
+        title: "No clusters: all clients hold the same mixture; half absent",
+        why: "All clients are equally good friends. Half of the updates count for several clients and none for fewer, which only makes
+the mean noisier.",
     },
     LosingCase {
         grid: "lose-dirichlet",
         full: "lose-dirichlet",
-        title: "No clusters: Dirichlet mixtures with alpha .1 of all 60,000 images; half silent",
+        title: "No clusters: Dirichlet mixtures with alpha .1 of all 60,000 images; half absent",
         why: "The best friend holds another mixture. It is no better a guess than the mean.",
     },
 ];
 
-/// A method of the races, and the last round in which its threshold is above 1.
+/// A method with races, and the last round in which its threshold is above 1.
 const RACES: [(&str, &str); 5] = [
     ("fl-fdms", ""),
     ("races, paper", "round 75"),
@@ -231,36 +232,45 @@ const RACES: [(&str, &str); 5] = [
     ("races, half of official code", "9"),
 ];
 
-const INTRODUCTION: &str = "# FL-FDMS: friends stand in for the silent
+const INTRODUCTION: &str = "# FL-FDMS: friends stand in for absent clients
 
-Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/fdms/*.csv`; `cargo xtask results fdms --run` first runs whatever of the grids is not finished. Seeds are stated in the grids and were before anything was run. Accuracy on the official test images: the mean
-over seeds, its standard deviation and the number of seeds. Published curves (FDMS's supplement, mean of ten runs) stand below ours in italics. Differences are paired by
-seed, for two methods of a seed see the same data, the same first model and the same absences; in brackets the 95 % interval of
-their mean, and the number of pairs. A claim is *held* or *reversed* when the whole interval is on one side, and *tied* when it is not; from fewer
-than three pairs nothing is said.
+Written by `ebbflow reproduce --pages FOLDER` from `experiments/fdms/*.csv`; `cargo xtask results fdms --run` first runs
+the unfinished grids. Seeds are stated in the grids, and were fixed before anything was run. Accuracy on the official
+test images: the mean over seeds, its standard deviation and the number of seeds. Published curves (FDMS's supplement,
+mean of ten runs) follow ours in italics. Differences are paired by seed, because two methods of a seed see the same
+data, the same initial model and the same absences; in brackets the 95 % interval of their mean, and the number of
+pairs. A claim is *held* or *reversed* when the whole interval is on one side, and *tied* when it is not; fewer than
+three pairs give no verdict.
 
-**Protocol.** 20 clients in five clusters of four, two classes a cluster; 160 images a client on MNIST and Fashion-MNIST, 800 on
-CIFAR-10. In every round but the first exactly the given ratio is silent, and somebody of each cluster is there. SGD with rate .1,
-server rate 1, two local epochs, batches of 20, of 200 on CIFAR-10. What is not known of the authors' protocol was chosen on
-`full` alone, with seed 99, which is in no study. Tried on MNIST, accuracy after 20, 50 and 100 rounds, where .892, .922, .938 is published for five
-epochs and .874, .928, .947 for two epochs and 40 clients: with their network, which has dropout, batches of 20 and two epochs .900, .943,
-.953 (taken: the journal's two epochs, and the cheapest), of 20 and five epochs .911, .933, .945, of 160 and five .829, .925, .951, of 5
-and five or two no learning at all; without dropout 20 and two .872, .934, .950, 50 and five .903, .943, .956, 160 and five .827, .933, .954,
-10 and two .914, .950 after 50. On Fashion-MNIST, where .587, .741, .795 is published after 20, 50 and 100 rounds, two epochs each: the MNIST network without dropout
-and batches of 20 .684, .735, .771 (taken), of 50 .674, .714, .752, of 160 .587, .687, .742, and with 1,000 images a client and batches of 200 .634,
-.713, .764; with dropout, batches of 20 .674, .711, .735; the network with batch norm, batches of 160, .737, .728, .751. None grows as late and as far as
-the published curve. Its last column is the mean of rounds 289 to 300. The text's batch of 5 cannot be meant: a first start of the study with it, five epochs and no dropout was
-stopped when `full` had diverged in two of its first four seeds. Their \"Stale\" curves repeat models, not updates; ours of both are shown.
+**Protocol.** 20 clients in five clusters of four, two classes a cluster; 160 images a client on MNIST and
+Fashion-MNIST, 800 on CIFAR-10. In every round but the first exactly the given ratio is absent, and at least one client
+of each cluster is up. SGD with learning rate .1, server learning rate 1, two local epochs, batches of 20, of 200 on
+CIFAR-10.
 
-**What is held out.** A fifth of a client's images is held out. In all figures but those of one table it was drawn at random, so that 80 images of each class are left on MNIST, in the mean. The authors' program takes it
-from one of the two classes, the same in all of a cluster: 100 images of one class and 60 of the other are left. That was found after these figures were made;
-[both are compared](#held-out-at-random-or-from-one-class) on MNIST with five seeds. On CIFAR-10 and Fashion-MNIST it was not tried.
+Unknown parts of the authors' protocol were chosen on `full` alone, with seed 99, which is in no study. Tried on MNIST,
+accuracy after 20, 50 and 100 rounds, where .892, .922, .938 is published for five epochs and .874, .928, .947 for two
+epochs and 40 clients: with their network, which has dropout, batches of 20 and two epochs .900, .943, .953 (chosen: the
+journal's two epochs, and the cheapest), of 20 and five epochs .911, .933, .945, of 160 and five .829, .925, .951, of 5
+and five or two no learning at all; without dropout 20 and two .872, .934, .950, 50 and five .903, .943, .956, 160 and
+five .827, .933, .954, 10 and two .914, .950 after 50. On Fashion-MNIST, where .587, .741, .795 is published after 20,
+50 and 100 rounds, two epochs each: the MNIST network without dropout and batches of 20 .684, .735, .771 (chosen), of 50
+.674, .714, .752, of 160 .587, .687, .742, and with 1,000 images a client and batches of 200 .634, .713, .764; with
+dropout, batches of 20 .674, .711, .735; the network with batch norm, batches of 160, .737, .728, .751. None improves as
+late and as far as the published curve. Its last column is the mean of rounds 289 to 300. The text's batch of 5 cannot
+be meant: a first start of the study with it, five epochs and no dropout was stopped when `full` had diverged in two of
+its first four seeds. Their \"Stale\" curves repeat models, not updates; ours of both are shown.
+
+**What is held out.** A fifth of a client's images is held out. In all results but those of one table it was drawn at
+random, so that on average 80 images of each class are left on MNIST. The authors' program takes it from one of the two
+classes, the same in all of a cluster: 100 images of one class and 60 of the other are left. That was found after these
+results; [both are compared](#held-out-at-random-or-from-one-class) on MNIST with five seeds. On CIFAR-10 and
+Fashion-MNIST it was not tried.
 ";
 
-/// The page.
+/// Writes the page.
 pub fn write() -> Result<String, Box<dyn Error>> {
     let mut page = INTRODUCTION.to_owned();
-    page.push_str("\n## Beside the published curves\n");
+    page.push_str("\n## Compared with the published curves\n");
     let mut verdicts = String::from("| | claim | midway | | at the end | |\n|---|---|---|---|---|---|\n");
     for panel in PANELS {
         write_panel(panel, &mut page, &mut verdicts)?;
@@ -336,23 +346,23 @@ fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Resul
     Ok(())
 }
 
-/// Why so little is lost without substitution when most are silent: how unevenly the clusters are heard.
+/// Why little is lost without substitution when most clients are absent: how unevenly clusters respond.
 fn write_imbalance(page: &mut String) -> Result<(), Box<dyn Error>> {
     let unevenness: Vec<_> =
         [14, 10, 6].map(|n_responding| format!("{:.3}", unevenness(n_responding))).into();
     writeln!(
         page,
-        "\nAt 7 in 10 silent Dropout has little to lose: with six of twenty heard and nobody's cluster missing, one cluster is heard twice and
-four once, so that the plain mean is nearly even over the clusters. The mean squared distance of the clusters' shares from a fifth each,
-summed over the five and over all draws the protocol allows, is {} at 3 in 10, {} at half, {} at 7 in 10 silent: the order of
-FDMS's gain over Dropout at the end on MNIST.",
+        "\nAt 7 in 10 absent, Dropout has little to lose: six of twenty clients respond and no cluster is missing, so that one
+cluster responds twice and four once. The plain mean is then nearly even over the clusters. The mean squared distance of
+the clusters' shares from a fifth each, summed over the five, is on average over all draws that the protocol allows
+{} at 3 in 10, {} at half, {} at 7 in 10 absent: the order of FDMS's gain over Dropout at the end on MNIST.",
         unevenness[0], unevenness[1], unevenness[2]
     )?;
     Ok(())
 }
 
-/// The expected squared distance of the shares of five clusters of four from even ones, when `heard` clients answer, at least one of each
-/// cluster, and every such set of counts is as likely.
+/// The expected squared distance of the shares of five clusters of four from 1/5. `n_responding` clients
+/// respond, at least one of each cluster, and all such counts are equally likely.
 fn unevenness(n_responding: u32) -> f64 {
     let counts = |code: u32| [0, 1, 2, 3, 4].map(|cluster| 1 + code / 4_u32.pow(cluster) % 4);
     let allowed: Vec<_> =
@@ -361,7 +371,7 @@ fn unevenness(n_responding: u32) -> f64 {
     allowed.iter().flatten().map(off).sum::<f64>() / allowed.len() as f64
 }
 
-/// The runs whose model was lost, and what the claim about true friends comes to without them.
+/// The diverged runs, and the claim about true friends without them.
 fn write_diverged(page: &mut String) -> Result<(), Box<dyn Error>> {
     for panel in PANELS {
         let (study, (end, _)) = (read(panel.grid)?, panel.columns.last().expect("every panel has columns"));
@@ -376,9 +386,10 @@ fn write_diverged(page: &mut String) -> Result<(), Box<dyn Error>> {
             for seed in lost.keys() {
                 writeln!(
                     page,
-                    "\n{}: `{method}` of seed {seed} lost its model and counts above with the accuracy it ended with. Its steps are as long as those of the
-other runs until one client's training runs away within its two epochs (rate .1, no dropout). Its update is so long that every client after it diverges,
-but made of numbers, so that it is not refused. No other run of these tables broke, and the method has no part in a client's training.",
+                    "\n{}: `{method}` of seed {seed} diverged and counts above with the accuracy it ended with.
+Its steps are as long as those of the other runs until one client's training diverges within its two epochs (learning
+rate .1, no dropout). Its update is so long that every later client diverges, but it is finite, so that it is not
+refused. No other run of these tables diverged, and the method has no part in a client's training.",
                     panel.title
                 )?;
             }
@@ -395,18 +406,18 @@ but made of numbers, so that it is not refused. No other run of these tables bro
     Ok(())
 }
 
-/// Fashion-MNIST's runs again, judged more often: what is left of the claims when judging is less noisy.
+/// Fashion-MNIST's runs again with more evaluations, whose mean is less noisy.
 fn write_frequent_evaluation(page: &mut String) -> Result<(), Box<dyn Error>> {
     let study = read("fashion-often")?;
     let stretches = [("1-100", "rounds 1 to 100"), ("1-300", "1 to 300"), ("271-300", "271 to 300")];
     let headings = stretches.map(|(_, heading)| heading);
     writeln!(
         page,
-        "\n### Fashion-MNIST judged five times as often\n
-The end above is the mean of three models a run, and one model of Dropout is points above or below the next: the interval of the
-difference is wider than the difference that is published. Once that was seen, `fashion-often` was added: the runs of the same seeds again, judging every second round. The
-models are the same to the bit. The mean over a stretch of rounds, in points.\n
-| silent | claim | published, last rounds | {} |\n|---|---|---|{}",
+        "\n### Fashion-MNIST evaluated five times as often\n
+The end above is the mean of three models a run, and consecutive models of Dropout differ by points: the interval of the
+difference is wider than the published difference. Therefore `fashion-often` was added later: the same runs, evaluated
+every second round. The models are the same to the bit. The mean over a range of rounds, in points.\n
+| absent | claim | published, last rounds | {} |\n|---|---|---|{}",
         headings.join(" | | ") + " |",
         "---|---|".repeat(headings.len())
     )?;
@@ -428,7 +439,7 @@ models are the same to the bit. The mean over a stretch of rounds, in points.\n
     Ok(())
 }
 
-/// The shapes that the published curves have.
+/// The shapes of the published curves.
 fn write_shapes(page: &mut String) -> Result<(), Box<dyn Error>> {
     let (mnist, whole, fashion, cifar) =
         (read("mnist")?, read("mnist-full")?, read("fashion")?, read("cifar")?);
@@ -454,7 +465,7 @@ fn write_shapes(page: &mut String) -> Result<(), Box<dyn Error>> {
     let steps = "change(accuracy)@81-100";
     for ratio in ["0.3", "0.5", "0.7"] {
         let of = |method| mnist.column(RowFilter { method, varied: Some((RATIO_KEY, ratio)) }, steps);
-        let data = format!("MNIST, {ratio} silent");
+        let data = format!("MNIST, {ratio} absent");
         row(
             &data,
             "Dropout moves more from round to round than FDMS (last 20 rounds)",
@@ -486,7 +497,7 @@ fn write_shapes(page: &mut String) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// MNIST with both ways to hold out, beside each other.
+/// A comparison of the two ways to hold out data, on MNIST.
 fn write_authors_split(page: &mut String) -> Result<(), Box<dyn Error>> {
     let study = read("authors-split")?;
     let of = |method, from, name: &str| {
@@ -496,7 +507,8 @@ fn write_authors_split(page: &mut String) -> Result<(), Box<dyn Error>> {
     writeln!(
         page,
         "\n### Held out at random, or from one class\n
-MNIST, half silent, seeds 1 to 5 of the tables above; with what is held out at random these are the same runs. The last two columns are what the authors' way adds.\n
+MNIST, half absent, seeds 1 to 5 of the tables above; with data held out at random these are the same runs. The last two
+columns are the difference that the authors' way makes.\n
 | method | held out | {} | round 50, points | at the end |\n|---|---|{}",
         headings.join(" | "),
         "---|".repeat(headings.len() + 2)
@@ -520,35 +532,36 @@ MNIST, half silent, seeds 1 to 5 of the tables above; with what is held out at r
         });
         writeln!(
             page,
-            "\nHeld out from one class, {claim}: {} at round 50, {} at the end.",
+            "\nHeld out from one class, {claim}:
+{} at round 50, {} at the end.",
             verdicts[0], verdicts[1]
         )?;
     }
     Ok(())
 }
 
-/// Whether clients of a cluster are more alike than others.
+/// Whether clients of a cluster are more similar to each other than to others.
 fn write_similarity(page: &mut String) -> Result<(), Box<dyn Error>> {
     writeln!(
         page,
-        "\n### Who is alike at the end\n
-Half silent, after the last round of every run of `fl-fdms`: mean similarity of two clients of a cluster and of two that are not, and for how
-many of the 20 clients even the least alike of their own cluster is more alike than the most alike of all others.\n
-| | seed | inside | between | gap | clients told apart |\n|---|---|---|---|---|---|"
+        "\n### Similarity at the end\n
+Half absent, after the last round of every run of `fl-fdms`: mean similarity of two clients of the same cluster and of
+different clusters, and for how many of the 20 clients every client of their own cluster is more similar than any other.\n
+| | seed | within | between | gap | clients separated |\n|---|---|---|---|---|---|"
     )?;
     let Some(text) = shipped::file(SIMILARITY_CSV) else {
         writeln!(page, "| | not run | | | | |")?;
         return Ok(());
     };
     for row in csv::Reader::from_reader(text.as_bytes()).deserialize() {
-        let (grid, seed, inside, between, apart, of): (String, u32, f64, f64, u32, u32) = row?;
-        let gap = inside - between;
-        writeln!(page, "| {grid} | {seed} | {inside:.3} | {between:.3} | {gap:.3} | {apart} of {of} |")?;
+        let (grid, seed, within, between, apart, of): (String, u32, f64, f64, u32, u32) = row?;
+        let gap = within - between;
+        writeln!(page, "| {grid} | {seed} | {within:.3} | {between:.3} | {gap:.3} | {apart} of {of} |")?;
     }
     Ok(())
 }
 
-/// Where the similarities at the end are kept.
+/// The file of the similarities at the end.
 pub const SIMILARITY_CSV: &str = "fdms/likeness.csv";
 
 fn write_losing_case(case: &LosingCase, page: &mut String) -> Result<(), Box<dyn Error>> {
@@ -587,8 +600,8 @@ fn write_races(page: &mut String) -> Result<(), Box<dyn Error>> {
     let stretches = ["2-50", "51-100", "101-200", "201-300", "301-400", "401-500"];
     writeln!(
         page,
-        "\n## Races\n\nCIFAR-10, half silent, 500 rounds, the authors' constants: K = 20, T = 500, B_max = 3,
-p = .01, beta = .5, delta_f = .01. Pairs compared a round, of 45 among ten clients that answer. Similarities lie between 0 and 1, so nothing can be
+        "\n## Races\n\nCIFAR-10, half absent, 500 rounds, the authors' constants: K = 20, T = 500, B_max = 3, p = .01, beta = .5, delta_f =
+.01. Pairs compared a round, of 45 among ten clients that respond. Similarities lie between 0 and 1, so nothing can be
 dropped while the threshold is above 1.\n"
     )?;
     writeln!(
@@ -622,10 +635,10 @@ dropped while the threshold is above 1.\n"
     }
     writeln!(
         page,
-        "\nThe differences are zero to the bit: on these clusters races never drop the one that would have been chosen, so that the same friend
-stands in, and only pairs inside a cluster are left, 7.5 of 45 in the mean. All fall as soon as their threshold lets them, the smaller the
-threshold the sooner. The published accuracies with races are those of plain FDMS, for the authors' code counts pairs and drops none; these
-are of runs that compare no others."
+        "\nThe differences are zero to the bit: on these clusters races never drop the client that would have been chosen, so that
+the same friend stands in. Only pairs within a cluster are left, 7.5 of 45 on average. All counts fall as soon as their
+threshold permits, the smaller the threshold the sooner. The published accuracies with races are those of plain FDMS,
+because the authors' code counts pairs and drops none. Ours are of runs that compare no other pairs."
     )?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Half-done work, newcomers and leavers beside FLEX's tables 3, 4 and 5.
+//! Partial work, arrivals and departures, compared with FLEX's tables 3, 4 and 5.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -9,7 +9,7 @@ use ebb_record::stats::{self, Estimate};
 use crate::shipped;
 use crate::study::{RowFilter, Study, Verdict, difference, estimate, mean_cell, minus, points_difference};
 
-/// The grids, in the order in which they are run. Those of the paper's full size are shipped and not among them.
+/// The grids, in the order of their runs. Those of the paper's full size are shipped, but are not among them.
 pub const GRIDS: &[&str] = &[
     "schemes-synthetic",
     "schemes-synthetic-iid",
@@ -24,7 +24,7 @@ pub const GRIDS: &[&str] = &[
     "arrivals-mnist",
 ];
 
-/// The pages and what writes them.
+/// The pages, by the names of their files.
 pub const PAGES: [(&str, WritePage); 3] =
     [("flex-schemes", schemes), ("flex-arrivals", arrivals), ("flex-departures", departures)];
 
@@ -38,20 +38,21 @@ fn read(grid: &str) -> Result<Study, Box<dyn Error>> {
     super::study("flex", grid)
 }
 
-/// How all pages judge.
-const CONVENTIONS: &str = "Seeds are stated in the grids and were before anything was run. Differences are paired by seed, for two methods of a seed see the
-same data, the same first model and the same work done; in brackets the 95 % interval of their mean, and the number of pairs. A claim is *held* or
-*reversed* when the whole interval is on one side, and *tied* when it is not; from fewer than three pairs nothing is said.";
+/// The conventions of all pages.
+const CONVENTIONS: &str = "Seeds are stated in the grids, and were fixed before anything was run. Differences are paired by seed, because two
+methods of a seed see the same data, the same initial model and the same work done; in brackets the 95 % interval of
+their mean, and the number of pairs. A claim is *held* or *reversed* when the whole interval is on one side, and *tied*
+when it is not; fewer than three pairs give no verdict.";
 
 /// One half of Table 3.
 struct Panel {
     title: &'static str,
     grid: &'static str,
-    /// What is published at 1 to 8 traces: B less A and C less B, in points.
+    /// Published differences with 1 to 8 traces, in points: B less A, and C less B.
     published: [(f64, f64); 8],
 }
 
-/// What is published of SYNTHETIC where it is called iid.
+/// The published differences on SYNTHETIC, where it is called iid.
 const SYNTHETIC_IID: [(f64, f64); 8] =
     [(-0.6, 0.5), (2.1, 0.1), (6.6, 0.0), (9.0, 0.7), (11.6, 3.0), (16.4, 2.5), (6.3, 1.9), (14.4, 2.8)];
 
@@ -72,7 +73,7 @@ const PANELS: [Panel; 5] = [
     },
     Panel { title: "SYNTHETIC(0, 0)", grid: "schemes-synthetic-iid", published: SYNTHETIC_IID },
     Panel {
-        title: "SYNTHETIC with one law for all",
+        title: "SYNTHETIC with one distribution for all",
         grid: "schemes-synthetic-one-law",
         published: SYNTHETIC_IID,
     },
@@ -106,20 +107,28 @@ const PANELS: [Panel; 5] = [
     },
 ];
 
-/// Table 3.
+/// Writes the page on Table 3.
 fn schemes() -> Result<String, Box<dyn Error>> {
     let mut page = format!(
-        "# Half-done work: schemes A, B and C
+        "# Partial work: schemes A, B and C
 
-Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/flex/schemes-*.csv`; `cargo xtask results flex --run` first runs whatever of the grids is not finished. Beside ours, in italics, Table 3 of Ruan et al. (2021), from runs of theirs whose number is not said. {CONVENTIONS}
+Written by `ebbflow reproduce --pages FOLDER` from `experiments/flex/schemes-*.csv`; `cargo xtask results flex --run`
+first runs the unfinished grids. Table 3 of Ruan et al. (2021) follows ours in italics; its number of runs is not
+reported.
+{CONVENTIONS}
 
-**Protocol.** 200 rounds, rate eta_0 / tau, everybody asked. Each client follows one of the first 1 to 8 traces of the paper's Table 2, drawn at random: what part of its
-work it has done when the round closes; only the last three have rounds without any. Sizes by a Pareto law of index .5. Accuracy is the mean after rounds 195 and
-200. *Not said in the paper*, and chosen: how many local steps (ten mini-batches of 20 on SYNTHETIC, rate 1), the bounds of the sizes (50 to 2,000), the
-traces themselves (normal parts with the published means and deviations after cutting and rounding, see `ebbflow describe flex`), the test data (a tenth of each
-client's samples on SYNTHETIC, the official test images of MNIST), 50 clients on SYNTHETIC, as the paper says, with FedProx's law of features. **MNIST is smaller than
-theirs**: two passes instead of ten, at most 300 samples a client, the rate raised to .0258 so that rates summed over all steps stay, parts of the work
-taken of steps, and only 1, 5 and 8 traces. The grids of the full size, MNIST and EMNIST, are shipped (`schemes-*-full*.toml`) and were not run.
+**Protocol.** 200 rounds, learning rate eta_0 / tau, all clients selected. Each client follows one of the first 1 to 8
+traces of the paper's Table 2, drawn at random: the part of its work that it has done when the round closes. Only the
+last three traces have rounds without any work. Sizes by a Pareto distribution of index .5. Accuracy is the mean after
+rounds 195 and 200. *Not in the paper*, and chosen: the number of local steps (ten mini-batches of 20 on SYNTHETIC,
+learning rate 1), the bounds of the sizes (50 to 2,000), the traces themselves (normal parts with the published means
+and standard deviations after cutting and rounding, see `ebbflow describe flex`), the test data (a tenth of each
+client's samples on SYNTHETIC, the official test images of MNIST), 50 clients on SYNTHETIC, as the paper says, with
+FedProx's distribution of features.
+
+**MNIST is smaller than theirs**: two passes instead of ten, at most 300 samples a client, and only 1, 5 and 8 traces.
+The learning rate is raised to .0258, so that the sum of learning rates over all steps stays; parts of the work are
+parts of the steps. The grids of the full size, MNIST and EMNIST, are shipped (`schemes-*-full*.toml`) and were not run.
 "
     );
     let mut verdicts = String::from("| | claim | found | |\n|---|---|---|---|\n");
@@ -129,10 +138,11 @@ taken of steps, and only 1, 5 and 8 traces. The grids of the full size, MNIST an
     page.push_str("\n## What the paper claims\n\n");
     page.push_str(&verdicts);
     page.push_str(
-        "\nWith one trace everybody does all its work and the three are the same arithmetic; there the paper's differences, up to .7 of a point, can only be noise
-between its runs. What the paper calls iid on SYNTHETIC is said to be SYNTHETIC(0, 0), where every client still has
-a law of its own. The published gains of B lie between ours there and those with one law for all, where B is below A: whoever is whole then speaks for all alike, and
-A's N / K makes up for the others, while half-done work shortens the steps of B. That is what C mends.\n",
+        "\nWith one trace all clients do all their work, and the three schemes are the same arithmetic. The paper's differences
+there, up to .7 of a point, can only be noise between its runs. What the paper calls iid on SYNTHETIC is said to be
+SYNTHETIC(0, 0), where every client still has its own distribution. The published gains of B lie between ours there and
+those with one distribution for all, where B is below A. With one distribution, a client with whole work represents all
+others, and A's factor N / K makes up for them, while partial work shortens the steps of B. C corrects that.\n",
     );
     let iid = read("schemes-mnist-iid")?;
     let of = |method, column| {
@@ -140,8 +150,9 @@ A's N / K makes up for the others, while half-done work shortens the steps of B.
     };
     writeln!(
         page,
-        "On MNIST, iid, it is the same, and B only slower: with 8 traces B has {} in its last ten rounds, which A had after 50 ({}), at a
-rate that falls as one over the round. The paper's gains of ten points there did not come out; what made A so bad in its runs is not said.",
+        "On MNIST, iid, it is the same, and B is only slower: with 8 traces B has {}
+in its last ten rounds, which A had after 50 ({}), at a learning rate that falls as one over the round.
+The paper's gains of ten points there were not reproduced. It does not explain why A was so bad in its runs.",
         of("scheme-b", END_COLUMN),
         of("scheme-a", "accuracy@50"),
     )?;
@@ -149,7 +160,7 @@ rate that falls as one over the round. The paper's gains of ten points there did
     Ok(page)
 }
 
-/// Clients that come and go on recorded traces: the schemes, and what goes with them.
+/// The schemes under churn on recorded traces.
 fn write_churn(page: &mut String) -> Result<(), Box<dyn Error>> {
     let study = read("churn")?;
     let column = "note_oracle_set_accuracy_objective@150-200";
@@ -158,10 +169,12 @@ fn write_churn(page: &mut String) -> Result<(), Box<dyn Error>> {
         page,
         "\n## Under churn on recorded traces
 
-`experiments/flex/churn.toml`: 100 clients of SYNTHETIC(1, 1), of whom half are there from the start; a Poisson number of .5 arrives each round and stays for 60 rounds in the mean;
-up as FLASH's phones were, in rounds of ten minutes; eight traces of work. Accuracy on the test data of those in the objective, mean of rounds 150 to 200. A test plays these runs
-and holds in every round that shares sum to 1 and nobody outside the objective counts, and that they resume bit for bit. The objective changes in
-most rounds, so that the rate, which starts anew each time, stays near its first value throughout.
+`experiments/flex/churn.toml`: 100 clients of SYNTHETIC(1, 1), half of them enrolled from the start. A Poisson number
+with mean .5 arrives each round and stays for 60 rounds on average. Availability follows FLASH's recorded phones, in
+rounds of ten minutes; eight traces of work. Accuracy on the test data of the clients in the objective, mean of rounds
+150 to 200. A test plays these runs and checks that shares sum to 1 in every round, that no client outside the objective
+counts, and that runs resume bit for bit. The objective changes in most rounds, so that the learning rate, which
+restarts each time, stays near its first value throughout.
 
 | | accuracy | less A | |
 |---|---|---|---|"
@@ -254,19 +267,23 @@ fn write_panel(panel: &Panel, page: &mut String, verdicts: &mut String) -> Resul
 const ARRIVAL_ROUND_KEY: &str = "world.arrivals[0].round";
 const N_ROUNDS: f64 = 200.0;
 
-/// Table 4.
+/// Writes the page on Table 4.
 fn arrivals() -> Result<String, Box<dyn Error>> {
     let mut page = format!(
-        "# A newcomer: how long until the model is as good as before
+        "# An arrival: how long until the model is as good as before
 
-Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/flex/arrivals-*.csv`; `cargo xtask results flex --run` first runs whatever of the grids is not finished. Beside ours, in italics, Table 4 of Ruan et al. (2021). {CONVENTIONS}
+Written by `ebbflow reproduce --pages FOLDER` from `experiments/flex/arrivals-*.csv`; `cargo xtask results flex --run`
+first runs the unfinished grids. Table 4 of Ruan et al. (2021) follows ours in italics.
+{CONVENTIONS}
 
-**Protocol.** Scheme C, the first five traces, clients of equal size, 200 rounds, rate eta_0 / tau, starting anew when the client arrives. Rounds after the arrival until the
-accuracy on the test data of all clients, the newcomer's with it, is what it was when it came; below that, until it is what it was then on the test data of the others. *fast-reboot* counts the
-newcomer's updates 3 times in its first round and 1 + 2 / j² times in its j-th; *auto* does so while the measured gradients say that it helps. *Not said in the
-paper*, and chosen: who arrives (the last client), local steps and sizes (ten mini-batches, 200 samples on SYNTHETIC(1, 1), 30 clients; on MNIST, 10 clients with one label
-each, two passes over 540 images at a rate of .01), the test data (a tenth of each client's samples). A run that is not back after 200 rounds counts with
-the rounds that were left.
+**Protocol.** Scheme C, the first five traces, clients of equal size, 200 rounds, learning rate eta_0 / tau, restarted
+when the client arrives. The tables show rounds after the arrival until the accuracy on the test data of all clients,
+including the new one's, is what it was at the arrival; below that, until it is what it was then on the test data of the
+others. *fast-reboot* multiplies the new client's updates by 3 in its first round and by 1 + 2 / j² in its j-th; *auto*
+does so while the measured gradients indicate that it helps. *Not in the paper*, and chosen: which client arrives (the
+last), local steps and sizes (ten mini-batches, 200 samples on SYNTHETIC(1, 1), 30 clients; on MNIST, 10 clients with
+one label each, two passes over 540 images at a learning rate of .01), the test data (a tenth of each client's samples).
+A run that has not recovered after 200 rounds counts with the rounds that were left.
 "
     );
     let tables = [
@@ -321,11 +338,11 @@ the rounds that were left.
     Ok(page)
 }
 
-/// Rounds, their deviation and the number of seeds.
+/// Rounds: mean, standard deviation and number of seeds.
 fn rounds(values: &BTreeMap<u32, f64>) -> String {
     let values: Vec<_> = values.values().copied().collect();
     match (stats::mean(&values), stats::standard_deviation(&values)) {
-        (Some(mean), Some(deviation)) => format!("{mean:.1} ± {deviation:.1} ({})", values.len()),
+        (Some(mean), Some(std)) => format!("{mean:.1} ± {std:.1} ({})", values.len()),
         (Some(mean), None) => format!("{mean:.1}"),
         _ => "not run".to_owned(),
     }
@@ -342,28 +359,32 @@ fn rounds_difference(difference: Option<Estimate>) -> String {
 
 const DEPARTURE_ROUNDS: [u32; 9] = [10, 15, 20, 25, 30, 35, 40, 45, 50];
 
-/// The three levels of Table 5, and what is published.
+/// The three levels of Table 5, with the published rounds.
 pub const LEVELS: [(&str, &str, [u32; 9]); 3] = [
     ("(.1, .1)", "departures-01", [2, 5, 3, 3, 9, 3, 10, 26, 40]),
     ("(.5, .5)", "departures-05", [1, 3, 9, 14, 13, 7, 12, 36, 34]),
     ("(1, 1)", "departures-1", [10, 9, 27, 18, 34, 17, 28, 62, 77]),
 ];
 
-/// Where the rounds in which curves cross are kept.
+/// The file of the rounds in which curves cross.
 pub const CROSSINGS_CSV: &str = "flex/crossings.csv";
 
-/// Table 5.
+/// Writes the page on Table 5.
 fn departures() -> Result<String, Box<dyn Error>> {
     let mut page = format!(
-        "# A leaver: when it pays to exclude it
+        "# A departure: when it pays to exclude the client
 
-Written by `ebbflow reproduce --pages FOLDER` from the figures in `experiments/{CROSSINGS_CSV}`, which are taken from the records of the grids `experiments/flex/departures-*.toml`;
-`--run` first runs whatever of them is not finished. Beside ours, in italics, Table 5 of Ruan et al. (2021). {CONVENTIONS}
+Written by `ebbflow reproduce --pages FOLDER` from `experiments/{CROSSINGS_CSV}`.
+It is computed from the records of the grids `experiments/flex/departures-*.toml`; `--run` first runs the unfinished
+ones. Table 5 of Ruan et al. (2021) follows ours in italics.
+{CONVENTIONS}
 
-**Protocol.** SYNTHETIC(alpha, beta), 30 clients of 200 samples, scheme C, the first five traces, ten mini-batches a round, rate 1 / tau, 200 rounds. A client leaves for good;
-*include* keeps it in the objective, *exclude* takes shares anew and starts the rate anew. Rounds after it left until the loss on the test data of those that
-stay is lower for *exclude*: the first such round, and the first from which on it stays so to the end. *Not said in the paper*, and chosen: who leaves (the last client), whose test
-data counts, sizes and steps. What does not happen within the run counts with the rounds that were left.
+**Protocol.** SYNTHETIC(alpha, beta), 30 clients of 200 samples, scheme C, the first five traces, ten mini-batches a
+round, learning rate 1 / tau, 200 rounds. A client leaves for good; *include* keeps it in the objective, *exclude*
+recomputes the shares and restarts the learning rate. The table shows rounds after the departure until the loss on the
+test data of the remaining clients is lower for *exclude*: the first such round, and the first from which on it stays
+lower to the end. *Not in the paper*, and chosen: which client leaves (the last), whose test data counts, sizes and
+steps. An event that does not happen within the run counts with the rounds that were left.
 "
     );
     let found = read_crossings()?;
@@ -423,18 +444,18 @@ data counts, sizes and steps. What does not happen within the run counts with th
     Ok(page)
 }
 
-/// When the curve of *exclude* comes below that of *include*.
+/// The round from which the curve of *exclude* lies below that of *include*.
 #[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Crossing {
-    /// How unlike clients are.
+    /// How heterogeneous clients are: (alpha, beta) of SYNTHETIC.
     pub level: String,
-    /// After how many rounds the client left.
+    /// The round after which the client left.
     pub round: u32,
-    /// The seed.
+    /// The seed of the run.
     pub seed: u32,
-    /// For the first time.
+    /// Rounds until the first crossing.
     pub first: Option<f64>,
-    /// For good.
+    /// Rounds until the last crossing.
     pub for_good: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! The studies in full, with what explains them: one page each, from the figures that come with the program.
+//! Studies in full with their explanations: one page each, from the shipped results.
 
 pub mod e3cs;
 pub mod fast;
@@ -10,7 +10,7 @@ use std::error::Error;
 use crate::shipped;
 use crate::study::Study;
 
-/// Makes a page.
+/// Writes a page.
 pub type WritePage = fn() -> Result<String, Box<dyn Error>>;
 
 /// The pages, by the names of their files.
@@ -21,12 +21,12 @@ pub fn all() -> Vec<(&'static str, WritePage)> {
     all
 }
 
-/// The figures of a grid; one that was not run has none.
+/// The results of a grid; empty if it was not run.
 fn study(paper: &str, grid: &str) -> Result<Study, Box<dyn Error>> {
     Ok(shipped::file(&format!("{paper}/{grid}.csv")).map_or(Ok(Study::default()), Study::parse)?)
 }
 
-/// The page as it is in the repository.
+/// The page as committed.
 #[cfg(test)]
 fn committed(name: &str) -> String {
     let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");

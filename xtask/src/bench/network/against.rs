@@ -1,26 +1,26 @@
-//! Two builds of this program side by side: servers with clients of the same build, in turns, so that what
-//! the machine does meanwhile is shared by both.
+//! Two builds of this program compared: servers with clients of the same build, in turns, so that other work
+//! of the machine affects both.
 
 use serde_json::{Value, json};
 
 use super::{AimCheck, BuildMeasurements};
 use crate::bench::Spread;
 
-/// How much slower than the other build is still as fast.
+/// The least ratio at which we count as equally fast.
 const LEAST_RATIO: f64 = 0.95;
 
-/// A figure of both builds.
+/// A measurement of both builds.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Compared {
     what: String,
     /// Over the turns.
     ours: Spread,
     theirs: Spread,
-    /// Theirs by ours of the same turn; above one, we are faster, or need less.
+    /// Theirs over ours in the same turn; above one, we are faster or need less.
     ratio: Spread,
 }
 
-/// What both builds were found to do, turn by turn.
+/// The measurements of both builds, for each turn.
 pub(super) fn compare(ours: &[BuildMeasurements], theirs: &[BuildMeasurements]) -> Vec<Compared> {
     assert_eq!(ours.len(), theirs.len(), "turns are whole");
     let [ours, theirs] = [ours, theirs].map(|found| found.iter().map(named_values).collect::<Vec<_>>());
@@ -29,7 +29,7 @@ pub(super) fn compare(ours: &[BuildMeasurements], theirs: &[BuildMeasurements]) 
 
 type NamedValues = Vec<(String, f64)>;
 
-/// All figures of a turn; of each, less is better.
+/// All measurements of a turn; less is better for each of them.
 fn named_values(found: &BuildMeasurements) -> NamedValues {
     let BuildMeasurements { load, joins, rounds } = found;
     let mut values = Vec::new();
@@ -43,10 +43,10 @@ fn named_values(found: &BuildMeasurements) -> NamedValues {
     }
     if let Some(load) = load {
         add("load: all connected, s", load.connected_s);
-        add("load: a round's last answer, s", load.journaled_s.median);
+        add("load: a round's last update, s", load.journaled_s.median);
         add("load: deadline to the first job, ms", load.first_ms.median);
         add("load: deadline to the last job, ms", load.last_ms.median);
-        add("load: the server held, MiB", load.server_bytes / 1048576.0);
+        add("load: peak memory of the server, MiB", load.server_bytes / 1048576.0);
     }
     values
 }

@@ -1,5 +1,5 @@
-//! The processes of a trial: this program again, or another build of it, told what to be by one argument, and
-//! then by lines.
+//! The processes of a trial: this program or another build of it, with one argument and then a line for each
+//! command.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -14,10 +14,10 @@ use serde::de::DeserializeOwned;
 
 use super::Part;
 
-/// Whoever says nothing for so long hangs.
+/// A process that is silent for longer is unresponsive.
 pub(super) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A process that was started, and ends with this.
+/// A process that ends when this value is dropped.
 pub(super) struct Child {
     name: &'static str,
     process: std::process::Child,
@@ -26,7 +26,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts this program again, or another build of it, as a part of the trial.
+    /// Starts a process of the trial, from this program or another build of it.
     pub(super) fn start(program: &Path, name: &'static str, part: &Part) -> Result<Child, Box<dyn Error>> {
         let mut command = Command::new(program);
         command.args(["bench", "network-part", &serde_json::to_string(part)?]);
@@ -35,24 +35,24 @@ impl Child {
         let to = process.stdin.take().expect("it is piped");
         let from = BufReader::new(process.stdout.take().expect("it is piped"));
         let (sender, lines) = channel();
-        // Ends with the process.
+        // This thread ends with the process.
         std::thread::spawn(move || from.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
         Ok(Child { name, process, to, lines })
     }
 
-    /// Tells it something.
+    /// Sends a line to the process.
     pub(super) fn send_line(&mut self, line: &str) -> Result<(), String> {
         writeln!(self.to, "{line}").map_err(|error| format!("the {} is gone: {error}", self.name))
     }
 
-    /// The next thing it says.
+    /// The next line from the process.
     pub(super) fn receive<T: DeserializeOwned>(&self) -> Result<T, String> {
         let line = self.lines.recv_timeout(PATIENCE);
-        let line = line.map_err(|error| format!("the {} said nothing more: {error}", self.name))?;
+        let line = line.map_err(|error| format!("the {} sent nothing more: {error}", self.name))?;
         serde_json::from_str(&line).map_err(|error| format!("the {} said {line}: {error}", self.name))
     }
 
-    /// Tells it something, and hears what it says to that.
+    /// Sends a line and returns the reply.
     pub(super) fn request<T: DeserializeOwned>(&mut self, line: &str) -> Result<T, String> {
         self.send_line(line)?;
         self.receive()
@@ -65,13 +65,13 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// What whoever started this process tells it, line by line. When that one is gone, this process ends.
+/// The lines that the parent process sends. When the parent ends, this process ends too.
 pub(super) fn commands() -> Receiver<String> {
     let (to, from) = channel();
     std::thread::spawn(move || {
@@ -86,14 +86,14 @@ pub(super) fn commands() -> Receiver<String> {
     from
 }
 
-/// Says something to whoever started this process.
+/// Sends a line to the parent process.
 pub(super) fn reply(what: &impl Serialize) -> Result<(), Box<dyn Error>> {
     let mut to = std::io::stdout().lock();
     writeln!(to, "{}", serde_json::to_string(what)?)?;
     Ok(to.flush()?)
 }
 
-/// Lets this process hold so many connections, or says why it cannot.
+/// Raises this process's limit of connections to at least `needed`, or returns why that is impossible.
 pub(super) fn open_files(needed: u64) -> Result<(), String> {
     let limit = getrlimit(Resource::Nofile);
     if limit.maximum.is_some_and(|most| most < needed) {
@@ -106,5 +106,5 @@ pub(super) fn open_files(needed: u64) -> Result<(), String> {
         return Ok(());
     }
     setrlimit(Resource::Nofile, Rlimit { current: Some(needed), maximum: limit.maximum })
-        .map_err(|error| format!("raising the limit of open files to {needed}: {error}"))
+        .map_err(|error| format!("the limit of open files cannot be raised to {needed}: {error}"))
 }

@@ -1,4 +1,5 @@
-//! The clients of a trial: real ones, thousands in a process, that answer at once with a made-up update, or not at all.
+//! The clients of a trial: real ones, thousands in a process, that return a made-up update at once, or
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -19,10 +20,10 @@ use super::log::{Log, Seen, now_s};
 use super::server::Open;
 use crate::bench::null_update;
 
-/// Which modules say when a client is connected, cut off and asked.
+/// The modules that log when a client is connected, disconnected and selected.
 const TARGETS: &[&str] = &["ebb_net::client", "ebb_net::client::session"];
 
-/// What a process with clients is told at its start.
+/// The first line to a process with clients.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
     pub(super) open: Open,
@@ -30,35 +31,35 @@ pub(super) struct Plan {
     pub(super) first: u32,
     pub(super) n_clients: u32,
     pub(super) n_params: usize,
-    /// If so, clients of odd numbers take their jobs and do nothing: every other one until it is stopped, and then says so; the rest for as
-    /// many seconds, deaf to everything.
+    /// If set, clients with odd numbers stay silent. Every other one of them works until it is stopped, and
+    /// then reports that; the rest ignore everything for this many seconds.
     pub(super) half_silent_s: Option<f64>,
 }
 
-/// Everybody is connected: since when, and when the first one began.
+/// All clients are connected: the time of that, and of the first attempt.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Connected {
     pub(super) began_s: f64,
     pub(super) all_s: f64,
 }
 
-/// What the clients heard and did so far.
+/// What the clients have seen and done so far.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct ClientReport {
-    /// When jobs came, by round.
+    /// The times at which jobs arrived, by round.
     pub(super) asked: BTreeMap<u32, Seen>,
-    /// How often a client was cut off or not let in, by reason.
+    /// How often a client was disconnected or rejected, by reason.
     pub(super) lost: BTreeMap<String, usize>,
 }
 
-/// Connects all clients and stays; says what it saw whenever it is told anything.
+/// Connects all clients and keeps them connected; reports to the parent on each line.
 pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
     open_files(u64::from(plan.n_clients) + 100)?;
     let log = Log::listen(TARGETS)?;
     let commands = commands();
     let runtime = Runtime::new()?;
     let began_s = now_s();
-    // Whoever drops this end tells the clients nothing any more.
+    // The clients stop when this end is dropped.
     let (_end, until) = watch::channel(StopSignal::Continue);
     for number in plan.first..plan.first + plan.n_clients {
         let joining = joining(&plan.open, Some(number), None);
@@ -78,8 +79,8 @@ pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Joins with a client that lives in a folder whenever it is told one, says after how many milliseconds the first job came, and
-/// leaves before it joins again.
+/// On each line, joins with the client of a folder, replies with the milliseconds to its first job, and
+/// leaves.
 pub(super) fn rejoin_repeatedly(open: &Open, n_params: usize) -> Result<(), Box<dyn Error>> {
     let log = Log::listen(TARGETS)?;
     let commands = commands();
@@ -96,12 +97,12 @@ pub(super) fn rejoin_repeatedly(open: &Open, n_params: usize) -> Result<(), Box<
                 break seen.first_s;
             }
             if now_s() - began_s > PATIENCE.as_secs_f64() {
-                return Err("a client that joined was not asked".into());
+                return Err("a client that joined was not selected".into());
             }
             std::thread::sleep(Duration::from_millis(1));
         };
         reply(&(1e3 * (first_s - began_s)))?;
-        // Its answer is to be taken first: the round waits for it.
+        // Its update must arrive before it leaves, because the round waits for it.
         std::thread::sleep(Duration::from_millis(100));
         end.send_replace(StopSignal::Stop);
         runtime.block_on(client)??;
@@ -126,13 +127,13 @@ struct NoOpTrainer {
     behaviour: Behaviour,
 }
 
-/// When a client answers a job.
+/// When a client returns an update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Behaviour {
     AtOnce,
-    /// Never; it says so when it is stopped.
+    /// Never; it reports that when it is stopped.
     UntilStopped,
-    /// Never; it hears nothing for so long.
+    /// Never; it ignores everything for this many seconds.
     Unresponsive(Duration),
 }
 
@@ -142,7 +143,7 @@ impl Trainer for NoOpTrainer {
     }
 
     fn capabilities(&self) -> Capabilities {
-        // Whoever can send half-done work is given `grace_s` to do so, whether or not it hears.
+        // A client that can send partial work is given `grace_s` for that, even if it ignores the request.
         Capabilities {
             partial: !matches!(self.behaviour, Behaviour::Unresponsive(_)),
             ..Capabilities::default()

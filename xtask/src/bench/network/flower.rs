@@ -9,16 +9,16 @@ use serde::Deserialize;
 use crate::bench::Spread;
 use crate::workspace;
 
-/// What Flower reached with so many clients.
+/// What Flower reached with this many clients.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Flower {
     pub(super) peer: String,
     pub(super) n_clients: usize,
-    /// None, if it did not come to the end of a round.
+    /// `None` if no round was completed.
     pub(super) round_s: Option<Spread>,
 }
 
-/// A line of the script.
+/// A line of the script's output.
 #[derive(Deserialize)]
 struct Line {
     peer: String,
@@ -26,7 +26,7 @@ struct Line {
     round_s: Vec<f64>,
 }
 
-/// Runs the script. What it complains about it says itself; a number of clients that it cannot do has no figure.
+/// Runs the script, which prints its own errors. A number of clients that it cannot handle has no result.
 pub(super) fn run(
     python: &Path,
     n_clients: &[u32],
@@ -62,6 +62,6 @@ mod tests {
         let found = parse_lines(output).unwrap();
         assert_eq!(found[0].round_s, Some(Spread { median: 6.5, low: 6.0, high: 7.0 }));
         assert_eq!((found[1].n_clients, found[1].round_s), (50, None));
-        assert!(parse_lines("no figure").is_err());
+        assert!(parse_lines("no result").is_err());
     }
 }

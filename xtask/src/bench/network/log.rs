@@ -1,4 +1,4 @@
-//! What the network's own log says, and when: by a clock that all processes of a machine share.
+//! Times of the network's own log messages, by a clock that all processes of a machine share.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,13 +12,13 @@ use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Seconds since the machine was started, in every process the same.
+/// Seconds since the machine was started, the same in every process.
 pub(super) fn now_s() -> f64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as f64 + 1e-9 * now.tv_nsec as f64
 }
 
-/// When something was said of a round or a client, and how often.
+/// The first time of each message, and the number of its occurrences.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Seen {
     pub(super) first_s: f64,
@@ -26,10 +26,10 @@ pub(super) struct Seen {
     pub(super) count: usize,
 }
 
-/// By what is said, and the round or the client it is about; 0, if it is about none.
+/// By message, and by the round or client that it is about; 0 if none.
 type SeenByMessage = BTreeMap<String, BTreeMap<u32, Seen>>;
 
-/// What some modules log, with its times; the words themselves are the program's own.
+/// The log messages of some modules, with their times. Their texts are the program's own.
 #[derive(Clone)]
 pub(super) struct Log {
     targets: &'static [&'static str],
@@ -37,31 +37,32 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Listens to these modules from now on, as the only one in this process.
+    /// Starts to collect the messages of these modules; only one collector can exist in a process.
     pub(super) fn listen(targets: &'static [&'static str]) -> Result<Log, String> {
         let log = Log { targets, inner: Arc::default() };
         tracing::subscriber::set_global_default(log.clone()).map_err(|error| error.to_string())?;
         Ok(log)
     }
 
-    /// When this was said of a round.
+    /// The time of a message about a round.
     pub(super) fn seen(&self, message: &str, round: u32) -> Option<Seen> {
         self.lock().get(message)?.get(&round).copied()
     }
 
-    /// When this was said, by round or client.
+    /// The times of a message, by round or client.
     pub(super) fn all(&self, message: &str) -> BTreeMap<u32, Seen> {
         self.lock().get(message).cloned().unwrap_or_default()
     }
 
-    /// What was said that begins like this, and how often.
+    /// The messages with this prefix, with the number of their occurrences.
     pub(super) fn counts(&self, beginning: &str) -> BTreeMap<String, usize> {
         let events = self.lock();
         let begin = events.iter().filter(|(message, _)| message.starts_with(beginning));
         begin.map(|(message, of)| (message.clone(), of.values().map(|seen| seen.count).sum())).collect()
     }
 
-    /// Waits until this was said of so many; when it was first said of the last of them.
+    /// Waits until a message was logged for `n_subjects` rounds or clients, and returns the time of the last
+    /// of them.
     pub(super) fn wait(&self, message: &str, n_subjects: usize, patience: Duration) -> Result<f64, String> {
         let began = Instant::now();
         let mut events = self.lock();
@@ -72,14 +73,14 @@ impl Log {
             }
             let left = patience.checked_sub(began.elapsed()).ok_or_else(|| {
                 let found = of.map_or(0, BTreeMap::len);
-                format!("\"{message}\" was heard of {found} in {patience:?}, not of {n_subjects}")
+                format!("\"{message}\" was logged for {found} within {patience:?}, not for {n_subjects}")
             })?;
             let waited = self.inner.1.wait_timeout(events, left);
             events = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Forgets how often this was said.
+    /// Resets the number of occurrences of a message.
     pub(super) fn forget(&self, message: &str) {
         self.lock().remove(message);
     }
@@ -145,7 +146,7 @@ impl Visit for EventText {
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        // Where a round is named, a client may be, too.
+        // A message that names a round may name a client, too.
         if field.name() == "round" || field.name() == "client" && self.number == 0 {
             self.number = u32::try_from(value).unwrap_or(u32::MAX);
         }
@@ -177,7 +178,7 @@ mod tests {
         let seen = log.seen("asked", 3).unwrap();
         assert!(seen.first_s <= seen.last_s && seen.last_s <= now_s());
         assert!(log.wait("connected", 2, Duration::ZERO).unwrap() <= now_s());
-        assert!(log.wait("connected", 3, Duration::ZERO).unwrap_err().contains("heard of 2"));
+        assert!(log.wait("connected", 3, Duration::ZERO).unwrap_err().contains("logged for 2"));
         assert_eq!(log.counts("lost"), BTreeMap::from([("lost: hung up".to_owned(), 1)]));
         log.forget("connected");
         assert_eq!(log.seen("connected", 7), None);

@@ -1,4 +1,4 @@
-//! The server of a trial: a real one with its engine, recipe, journal and record, which plays rounds when it is told to.
+//! The server of a trial: a real one with engine, recipe, journal and record, which plays rounds on command.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -20,48 +20,48 @@ use super::log::{Log, now_s};
 
 const SEED: u64 = 1;
 
-/// What a server is told at its start.
+/// The first line to a server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
-    /// Not there yet.
+    /// The folder of the run, which must not exist.
     pub(super) folder: PathBuf,
     pub(super) n_clients: usize,
     pub(super) cohort: usize,
-    /// A round begins once so many have nothing to do.
+    /// A round begins once this many clients are free.
     pub(super) least_up: usize,
     pub(super) n_params: usize,
     pub(super) deadline_s: f64,
     pub(super) checkpoint_every: u32,
 }
 
-/// Where it is, and what to enrol with.
+/// The server's address and an enrolment token.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Open {
     pub(super) url: String,
     pub(super) token: String,
 }
 
-/// A round that was played.
+/// The times of a round.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Played {
     pub(super) number: u32,
-    /// With its line of the record, and a checkpoint if one was due.
+    /// Seconds in all, with the row of the record and a checkpoint if one was due.
     pub(super) took_s: f64,
-    /// When its jobs were handed out, by the clock that processes share.
+    /// When its jobs were sent, by the clock that all processes share.
     pub(super) opened_s: f64,
-    /// When it was closed, when the model had moved, and when the record and a checkpoint were written.
+    /// When it was closed, when the model was updated, and when the record and a checkpoint were written.
     pub(super) closed_s: f64,
     pub(super) moved_s: f64,
     pub(super) recorded_s: f64,
-    /// How long after it was opened its last answer was in the journal, if there was one.
+    /// The time from its opening until its last update was in the journal; `None` without updates.
     pub(super) answered_after_s: Option<f64>,
     pub(super) n_asked: usize,
     pub(super) n_answered: usize,
 }
 
-/// Serves until whoever started it is gone: `play 5` plays five rounds and says how they went.
+/// Serves until the parent process ends. `play 5` plays five rounds and reports on them.
 pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
-    // The store, the record and what the runtime needs come on top of the connections.
+    // The store, the record and the runtime need files in addition to the connections.
     open_files(plan.n_clients as u64 + 200)?;
     let log = Log::listen(&["ebb_net::coordinator::rounds"])?;
     let commands = commands();
@@ -69,7 +69,8 @@ pub(super) fn run(plan: &Plan) -> Result<(), Box<dyn Error>> {
     reply(&house.open(plan)?)?;
     for command in commands {
         let n_rounds = command.strip_prefix("play ").and_then(|count| count.parse::<u32>().ok());
-        let n_rounds = n_rounds.ok_or_else(|| format!("told {command:?}, which is nothing to do"))?;
+        let n_rounds =
+            n_rounds.ok_or_else(|| format!("the command {command:?} is unknown; send `play N`"))?;
         let mut played = Vec::new();
         for _ in 0..n_rounds {
             played.push(house.round(&log)?);
@@ -135,7 +136,7 @@ impl TrialServer {
         Ok(Open { url: format!("http://{}", self.served.address()), token })
     }
 
-    /// A round, driven as the command line does it.
+    /// Plays a round, driven as by the command line.
     fn round(&mut self, log: &Log) -> Result<Played, Box<dyn Error>> {
         let began = Instant::now();
         let outcome = self.engine.round(&mut self.fleet, &mut NoEvaluation)?;
@@ -168,7 +169,7 @@ impl TrialServer {
     }
 }
 
-/// What the command line takes where a configuration says nothing, but for the deadline.
+/// The defaults of the command line, except for the deadline.
 fn rules(plan: &Plan) -> Rules {
     Rules {
         deadline_s: plan.deadline_s,

@@ -1,4 +1,4 @@
-//! Judging a model: how often a second 10,000 test images go through a network, beside PyTorch.
+//! Evaluation: how often a second 10,000 test images go through a network, compared with PyTorch.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -19,17 +19,17 @@ use super::{
 use crate::bench::Spread;
 
 const IMAGES: usize = 10_000;
-/// How many times as fast as PyTorch it should be.
+/// The promised speedup over PyTorch.
 const AIM: f64 = 3.0;
 
 pub(super) fn measure(bench: &Bench) -> Result<Measurements, Box<dyn Error>> {
     let spec = named("mnist-cnn", MNIST, 10).ok_or("the network has a name")?;
     let gflop = flop::evaluation(&spec) * IMAGES as f64 / 1e9;
     let samples = Arc::new(samples()?);
-    // The largest number of parts that are equal: as many threads for us, and processes for others.
+    // The largest number of equal parts, which are threads of ours and processes of others.
     let parts = (1..=bench.threads.get()).rfind(|parts| IMAGES.is_multiple_of(*parts)).unwrap_or(1);
     let threads = NonZeroUsize::new(parts).unwrap_or(NonZeroUsize::MIN);
-    // As for training: some repeats before the peers, some after.
+    // As for training, some repeats come before the peers and some after.
     let mut timed = Vec::new();
     for &path in &bench.paths {
         timed.push((path, evaluations_per_s(&spec, path, &samples, threads, bench.repeats.div_ceil(2))?));
@@ -60,11 +60,11 @@ pub(super) fn measure(bench: &Bench) -> Result<Measurements, Box<dyn Error>> {
         let share_of_peak = per_second.median * gflop / bench.peak;
         ours.push(OwnResult { path, per_second, losses: vec![loss], share_of_peak });
     }
-    let about = format!("MNIST CNN judged on {IMAGES} images; {} GFLOP each time", three_digits(gflop));
+    let about = format!("MNIST CNN evaluated on {IMAGES} images; {} GFLOP each time", three_digits(gflop));
     Ok(Measurements { name: EVALUATION, about, gflop, aim: AIM, ours, outcomes })
 }
 
-/// How often a second the images are judged in each repeat, and the loss.
+/// Evaluations per second in each repeat, and the loss.
 fn evaluations_per_s(
     spec: &Spec,
     path: KernelPath,
@@ -84,7 +84,7 @@ fn evaluations_per_s(
         top_k: Vec::new(),
     };
     let evaluator = TaskEvaluator::new(task, evaluation, 1, threads);
-    // Once to make workspaces, once to see how many times make a repeat.
+    // The first pass allocates workspaces; the second determines the passes in a repeat.
     evaluator.score(&model);
     let began = Instant::now();
     let loss = evaluator.score(&model).loss;
@@ -99,7 +99,7 @@ fn evaluations_per_s(
     Ok(((0..repeats).map(repeat).collect(), loss))
 }
 
-/// The test images of MNIST where they are, and noise otherwise.
+/// The test images of MNIST if they are available, otherwise noise.
 fn samples() -> Result<Samples, Box<dyn Error>> {
     let mut stream = Stream::of_run(1, "test images");
     let Ok(folder) = read::data_folder(None) else {

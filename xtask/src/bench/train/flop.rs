@@ -1,20 +1,21 @@
-//! How much arithmetic a sample costs, as if nothing were skipped.
+//! The floating-point operations of a sample, as if no zeros were skipped.
 
 use ebb_train::net::{Input, Layer, Spec};
 
-/// Floating-point operations of one training step, a sample: forward, and backward the gradients of weights
-/// and inputs, save those of the network's own input. A multiply-add counts as two; only products count.
+/// Floating-point operations of a training step, per sample: the forward pass, and the gradients of
+/// parameters and inputs, except for the network's own input. A multiply-add counts as two, and only products
+/// count.
 pub(super) fn training(spec: &Spec) -> f64 {
     let Products { all, of_the_input } = products(spec);
     2.0 * (3.0 * all - of_the_input)
 }
 
-/// The same of judging a sample.
+/// As above, for an evaluation.
 pub(super) fn evaluation(spec: &Spec) -> f64 {
     2.0 * products(spec).all
 }
 
-/// Multiply-adds forward: all, and those with the network's own input.
+/// Multiply-adds of the forward pass: all, and those with the network's own input.
 #[derive(Default)]
 struct Products {
     all: f64,
@@ -28,7 +29,7 @@ fn products(spec: &Spec) -> Products {
         Input::Sequence { steps, .. } => (steps, 1, 1),
     };
     let mut products = Products::default();
-    // Whether nothing that is learnt came before.
+    // Whether no layer before has parameters.
     let mut first = true;
     for layer in &spec.layers {
         let mut add = |count: f64, with_input: f64| {
@@ -52,14 +53,14 @@ fn products(spec: &Spec) -> Products {
                 add(count, count);
                 (height, width, channels) = (1, 1, units);
             }
-            // Looked up, not multiplied.
+            // A lookup has no products.
             Layer::Embedding { width } => {
                 channels = width;
                 add(0.0, 0.0);
             }
             Layer::Lstm { units, layers } => {
                 for _ in 0..layers {
-                    // What comes from the step before has a slope to pass on, wherever the inputs came from.
+                    // The recurrent state passes on a gradient, whatever the inputs were.
                     let gates = (height * 4 * units) as f64;
                     add(gates * (width * channels + units) as f64, gates * (width * channels) as f64);
                     (width, channels) = (1, units);

@@ -1,4 +1,4 @@
-//! How fast this machine multiplies matrices, for the share of it that training reaches.
+//! The speed of matrix products on this machine, as the peak of which training reaches a share.
 #![allow(unsafe_code, reason = "the reference multiplies through pointers")]
 
 use std::num::NonZeroUsize;
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::bench::Spread;
 
-/// Rows and columns; small enough for the second-level cache, large enough to pay for packing.
+/// Rows and columns: small enough for the second-level cache, large enough to make packing worthwhile.
 const SIDES: [usize; 3] = [256, 384, 512];
 const REPEATS: usize = 5;
 
-/// GFLOP/s that all threads reach together with the `gemm` crate, each on matrices of its own, at the side
-/// where that is most.
+/// GFLOP/s that all threads reach together with the `gemm` crate, each on its own matrices, at the fastest
+/// size.
 pub(in crate::bench) fn measure(threads: NonZeroUsize) -> Spread {
     let at = |&side: &usize| Spread::of((0..REPEATS).map(|_| together(side, threads)));
     let by_median = |one: &Spread, two: &Spread| one.median.total_cmp(&two.median);
@@ -37,11 +37,12 @@ fn together(side: usize, threads: NonZeroUsize) -> f64 {
     })
 }
 
-/// Square matrices, row by row.
+/// Square matrices in row-major order.
 fn multiply(left: &[f32], right: &[f32], product: &mut [f32], side: usize) {
     assert!([left.len(), right.len(), product.len()] == [side * side; 3], "square matrices");
     let (row, column) = (side as isize, 1);
-    // SAFETY: with these strides only the first side * side floats of each are touched, and all three have them.
+    // SAFETY: with these strides only the first side * side floats of each are accessed, and all three have
+    // that many.
     unsafe {
         gemm::gemm(
             side,

@@ -1,4 +1,5 @@
-//! Other systems on the same work: installs them, runs the programs in `scripts/peers`, reads what they print.
+//! Other systems on the same work: installs them, runs the programs in `scripts/peers` and reads their
+//! output.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use crate::bench::Spread;
 use crate::workspace;
 
-/// A program for each peer.
+/// The program for each peer.
 const PROGRAMS: [(&str, &str); 4] = [
     ("PyTorch", "torch_peer.py"),
     ("JAX", "jax_peer.py"),
@@ -19,7 +20,7 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("Flower", "flower_peer.py"),
 ];
 
-/// A program that says nothing for so long hangs.
+/// A program that is silent for longer is stopped.
 const SILENCE: Duration = Duration::from_secs(900);
 
 /// A virtual environment with the peers in it.
@@ -34,11 +35,11 @@ pub(super) struct PeerResult {
     pub(super) variant: String,
     pub(super) per_second: Spread,
     pub(super) repeats: usize,
-    /// Of the first rounds.
+    /// The training losses of the first rounds.
     pub(super) losses: Vec<f64>,
 }
 
-/// What became of one peer: how its variants did when tried, and what it reached or why it did not.
+/// The result of one peer: the trials of its variants, and what it reached or why it failed.
 pub(super) struct Outcome {
     pub(super) peer: &'static str,
     pub(super) tried: Vec<String>,
@@ -46,15 +47,15 @@ pub(super) struct Outcome {
 }
 
 impl Peers {
-    /// Makes the environment where there is none yet, and installs what is missing. What cannot be installed is
-    /// named; the others are measured without it.
+    /// Creates the environment if there is none, and installs what is missing. A peer that cannot be
+    /// installed is named, and the others are measured without it.
     pub(super) fn install(folder: Option<&Path>) -> Result<Peers, String> {
         let folder = folder.map_or_else(|| workspace().join("target/peers"), Path::to_owned);
         let python = folder.join("bin/python");
         if !python.exists() {
-            println!("making a virtual environment for the peers");
+            println!("creating a virtual environment for the peers");
             finished(Command::new("python3").args(["-m", "venv"]).arg(&folder))
-                .map_err(|error| format!("no virtual environment: {error}"))?;
+                .map_err(|error| format!("the virtual environment cannot be created: {error}"))?;
         }
         let peers = Peers { python };
         let list = workspace().join("scripts/peers/requirements.txt");
@@ -67,7 +68,7 @@ impl Peers {
         println!("installing the peers");
         let mut whole = true;
         if peers.pip(&["-r".as_ref(), list.as_os_str()]).is_err() {
-            // One by one, at the same versions; constraints must not name extras.
+            // One by one, at the same versions; constraints must not have extras.
             let list = folder.join("constraints.txt");
             std::fs::write(&list, without_extras(&wanted))
                 .map_err(|error| format!("{}: {error}", list.display()))?;
@@ -112,7 +113,7 @@ impl Peers {
         let reached = match (reached, ended) {
             (Some(reached), _) => Ok(reached),
             (None, Err(error)) => Err(error),
-            (None, Ok(())) => Err("it ended without a figure".to_owned()),
+            (None, Ok(())) => Err("it ended without a result".to_owned()),
         };
         Outcome { peer, tried, reached }
     }
@@ -131,7 +132,7 @@ impl PeerResult {
     }
 }
 
-/// Requirements without what stands in brackets.
+/// Requirements without their extras in brackets.
 fn without_extras(requirements: &str) -> String {
     let line = |line: &str| match (line.find('['), line.find(']')) {
         (Some(from), Some(to)) if from < to => format!("{}{}\n", &line[..from], &line[to + 1..]),
@@ -140,14 +141,14 @@ fn without_extras(requirements: &str) -> String {
     requirements.lines().map(line).collect()
 }
 
-/// The fastest of those that reached anything.
+/// The fastest peer of those that have a result.
 pub(super) fn fastest(outcomes: &[Outcome]) -> Option<&PeerResult> {
     let reached = outcomes.iter().filter_map(|outcome| outcome.reached.as_ref().ok());
     reached.max_by(|one, two| one.per_second.median.total_cmp(&two.per_second.median))
 }
 
-/// What a peer's lines say: how each variant did, and what the fastest reached. Others are passed over, for
-/// libraries print what they like.
+/// Parses a peer's output: the trial of each variant, and the result of the fastest. Other lines are ignored,
+/// because libraries print their own.
 fn parse_lines(lines: &[String]) -> (Vec<String>, Option<PeerResult>) {
     let (mut tried, mut reached) = (Vec::new(), None);
     for line in lines {
@@ -173,7 +174,7 @@ fn parse_lines(lines: &[String]) -> (Vec<String>, Option<PeerResult>) {
     (tried, reached)
 }
 
-/// What a program prints line by line, and how it ended; one that hangs is stopped.
+/// The lines that a program prints, and how it ended. A program that is silent for too long is stopped.
 fn run_and_read(command: &mut Command) -> (Vec<String>, Result<(), String>) {
     let mut lines = Vec::new();
     let mut child = match in_own_group(command).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {
@@ -182,7 +183,7 @@ fn run_and_read(command: &mut Command) -> (Vec<String>, Result<(), String>) {
     };
     let (sender, receiver) = channel();
     let output = BufReader::new(child.stdout.take().expect("it was piped"));
-    // Nobody listens any more once the program was stopped.
+    // The receiver is gone once the program was stopped.
     std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
     let mut errors = child.stderr.take().expect("it was piped");
     let complaints = std::thread::spawn(move || {
@@ -197,7 +198,7 @@ fn run_and_read(command: &mut Command) -> (Vec<String>, Result<(), String>) {
             Err(RecvTimeoutError::Timeout) => {
                 stop(&mut child);
                 let waited = SILENCE.as_secs();
-                return (lines, Err(format!("it said nothing for {waited} s and was stopped")));
+                return (lines, Err(format!("it printed nothing for {waited} s and was stopped")));
             }
         }
     }
@@ -210,7 +211,7 @@ fn run_and_read(command: &mut Command) -> (Vec<String>, Result<(), String>) {
     (lines, ended)
 }
 
-/// Starts what a program starts in a group with it, so that all of them can be stopped.
+/// Starts the program in a process group, so that its own children can be stopped too.
 fn in_own_group(command: &mut Command) -> &mut Command {
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(command, 0);
@@ -231,7 +232,7 @@ fn finished(command: &mut Command) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(error_line(&stderr_text, &output.status.to_string())) }
 }
 
-/// The line that says most of what went wrong: the last that names an error, else the last.
+/// The most informative line: the last that names an error, else the last.
 fn error_line(stderr_text: &str, otherwise: &str) -> String {
     let lines = || stderr_text.lines().map(str::trim).filter(|line| !line.is_empty());
     let named = lines().rfind(|line| line.contains("Error: ") || line.starts_with("ERROR: "));
@@ -250,7 +251,7 @@ mod tests {
     fn the_output_of_a_peer_is_parsed() {
         let stderr_text = lines(&[
             "a library greets",
-            r#"{"note": "JSON, but no figure"}"#,
+            r#"{"note": "JSON, but no result"}"#,
             r#"{"peer": "JAX", "variant": "vmap", "trial": 2.0}"#,
             r#"{"peer": "JAX", "variant": "loop", "error": "ValueError: no"}"#,
             r#"{"peer": "JAX", "variant": "vmap", "per_second": [2.0, 1.0, 3.0], "losses": [2.3, 2.0]}"#,

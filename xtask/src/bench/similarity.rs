@@ -1,4 +1,4 @@
-//! Friends: what it costs to find out who is like whom.
+//! Similarity: the cost of comparing the updates of all pairs of clients.
 #![allow(unsafe_code, reason = "a call of a function compiled for a vector unit that was found at run time")]
 
 use std::error::Error;
@@ -18,21 +18,21 @@ use super::null_update::update;
 use super::train::peak;
 use super::{AimCheck, Spread, grouped};
 
-/// What to measure.
+/// Arguments of the benchmark.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Repeats of each
+    /// Timed repeats of each measurement
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     repeats: u16,
-    /// Small sizes: shows that the benchmark still runs, says nothing of speed
+    /// Use small sizes, which only show that the benchmark runs
     #[arg(long)]
     quick: bool,
 }
 
-/// What share of a matrix product's speed is promised, and how many times that of going from pair to pair.
+/// The promised share of a matrix product's speed, and the promised speedup over one pair at a time.
 const AIMS: (f64, f64) = (0.5, 8.0);
 
-/// What was found.
+/// The measurements.
 #[derive(Debug)]
 pub(super) struct Measurements {
     aim_check: AimCheck,
@@ -40,26 +40,26 @@ pub(super) struct Measurements {
     rounds: Vec<Rounds>,
 }
 
-/// The products of all pairs of so many updates.
+/// The inner products of all pairs of updates.
 #[derive(Debug)]
 struct Products {
     n_clients: usize,
     n_params: usize,
     took_s: Spread,
-    /// GFLOP/s, over that of a matrix product beside it.
+    /// GFLOP/s, absolute and as a share of a matrix product's.
     of_gemm: Spread,
-    /// How many times as long it takes to go from pair to pair.
+    /// The speedup over one pair at a time.
     over_pairs: Option<Spread>,
 }
 
-/// Rounds of the whole substitution.
+/// Rounds with the whole substitution.
 #[derive(Debug)]
 struct Rounds {
     name: String,
     n_clients: usize,
     round_ms: Spread,
     pairs_scored: f64,
-    /// The most that the process held.
+    /// The peak memory of the process.
     bytes: Option<f64>,
 }
 
@@ -125,13 +125,13 @@ fn products(
     }
 }
 
-/// A vector of numbers around zero that differ from client to client.
+/// A vector around zero that differs from client to client.
 fn noise(len: usize, client: usize) -> Vec<f32> {
     let mut stream = Stream::of_client(1, "noise", ClientId::new(client));
     (0..len).map(|_| stream.next_u32() as f32 / 2.0_f32.powi(31) - 1.0).collect()
 }
 
-/// The inner products of all pairs, one pair after the other, by vectorised loops on several threads.
+/// The inner products of all pairs, one pair at a time, in vectorised loops on several threads.
 fn pair_by_pair(rows: &[&[f32]], threads: usize) -> f64 {
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -161,7 +161,7 @@ fn dot_avx2(one: &[f32], other: &[f32]) -> f64 {
     dot_plain(one, other)
 }
 
-/// Sixty-four sums side by side hide how long an addition takes.
+/// Sixty-four independent sums hide the latency of an addition.
 #[inline(always)]
 fn dot_plain(one: &[f32], other: &[f32]) -> f64 {
     const LANES: usize = 64;
@@ -177,7 +177,7 @@ fn dot_plain(one: &[f32], other: &[f32]) -> f64 {
     lanes.iter().map(|&lane| f64::from(lane)).sum::<f64>() + f64::from(rest)
 }
 
-/// Rounds in which a share of clients in fifty clusters answers, after some in which all did.
+/// Rounds in which a share of the clients of fifty clusters responds, after some in which all do.
 fn clustered(
     name: &str,
     settings: &str,
@@ -248,7 +248,7 @@ fn clustered(
     }
     let timed: Vec<_> = (0..).take(repeats).map(|at| play(warm_up + at, n_active)).collect();
     Ok(Rounds {
-        name: format!("{name}, {} of them answer, {} parameters", grouped(n_active), grouped(n_params)),
+        name: format!("{name}, {} of them respond, {} parameters", grouped(n_active), grouped(n_params)),
         n_clients,
         round_ms: Spread::of(timed.iter().map(|(took, _)| 1e3 * took)),
         pairs_scored: timed.last().map_or(0.0, |(_, pairs)| *pairs),
@@ -266,21 +266,22 @@ impl Measurements {
             );
             println!("  seconds {}", one.took_s);
             println!(
-                "  of a matrix product's speed {}: {}",
+                "  share of a matrix product's speed {}: {}",
                 one.of_gemm,
                 self.aim_check.verdict(one.of_gemm.median, AIMS.0)
             );
             if let Some(over) = &one.over_pairs {
                 println!(
-                    "  times as fast as pair by pair {over}: {}",
+                    "  speedup over one pair at a time {over}: {}",
                     self.aim_check.verdict(over.median, AIMS.1)
                 );
             }
         }
         println!("a round of the substitution, clients in fifty clusters");
         for one in &self.rounds {
-            let bytes =
-                one.bytes.map_or(String::new(), |bytes| format!(", at most {:.2} GB so far", bytes / 1e9));
+            let bytes = one
+                .bytes
+                .map_or(String::new(), |bytes| format!(", peak memory {:.2} GB so far", bytes / 1e9));
             println!(
                 "  {:>6} clients, {}: ms {}, {} pairs{bytes}",
                 grouped(one.n_clients),
