@@ -1,11 +1,12 @@
 //! Repository chores: `cargo xtask check` before a commit, `cargo xtask bench` for what is promised of speed,
-//! `cargo xtask results` for studies, `cargo xtask fuzz` for what damaged files and messages do to their readers, `cargo xtask valgrind` for what kernels read and write.
+//! `cargo xtask results` for studies, `cargo xtask fuzz` for what damaged files and messages do to their
+//! readers, `cargo xtask valgrind` for what kernels read and write, `cargo xtask words` for words that the
+//! glossary rejects.
 
 mod bench;
 mod check;
 mod fuzz;
 mod results;
-#[cfg(test)]
 mod shape;
 mod valgrind;
 
@@ -34,6 +35,8 @@ enum Command {
     Results(results::Args),
     /// Run the tests of the kernels under valgrind, on the paths it can emulate: AVX2 and portable
     Valgrind(valgrind::Args),
+    /// Find words that the glossary rejects, in code, settings and pages
+    Words(shape::words::Args),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Results(args) => results::run(&args),
         Command::Valgrind(args) => valgrind::run(&args),
+        Command::Words(args) => shape::words::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -63,7 +67,8 @@ fn cargo() -> std::process::Command {
     let name = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut cargo = std::process::Command::new(name);
     cargo.current_dir(workspace());
-    // What it says of this program to this program is not for others: a dependency that looks at it would be built anew each time.
+    // What it says of this program to this program is not for others: a dependency that looks at it would be
+    // built anew each time.
     for (name, _) in std::env::vars_os() {
         let is_ours = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
         if name.to_str().is_some_and(is_ours) {

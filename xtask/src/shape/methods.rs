@@ -30,7 +30,8 @@ fn every_part_of_a_method_is_listed() {
     }
 }
 
-/// The entries that the files of a role's folder declare, as the registry would name them; not those of folders with a list of their own.
+/// The entries that the files of a role's folder declare, as the registry would name them; not those of folders
+/// with a list of their own.
 fn entries(files: &[PathBuf], folder: &Path, role: &str) -> Vec<String> {
     let lists = |folder: &Path| read(&folder.join("mod.rs")).contains("pub const ALL: &[Entry<");
     let has_own_list = |file: &&PathBuf| file.parent().is_some_and(|one| one != folder && lists(one));

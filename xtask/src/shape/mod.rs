@@ -1,56 +1,60 @@
 //! Keeps the shape of the repository: what may depend on what, what may not be forgotten or checked in, what
-//! programs are built of.
+//! programs are built of, which words are used.
 
+#[cfg(test)]
 mod dependencies;
+#[cfg(test)]
 mod experiments;
+#[cfg(test)]
+mod helpers;
+#[cfg(test)]
 mod methods;
+#[cfg(test)]
 mod purity;
+mod scan;
+#[cfg(test)]
 mod source;
+#[cfg(test)]
 mod supply;
+#[cfg(test)]
 mod tracked;
+#[cfg(test)]
+mod width;
+pub(crate) mod words;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use serde_json::Value;
+#[cfg(test)]
+use helpers::{files_below, host, metadata, none, output};
 
-use crate::cargo;
+use crate::workspace;
 
-/// What `cargo metadata` says of the workspace.
-fn metadata(arguments: &[&str]) -> Value {
-    let text =
-        output(cargo().args(["metadata", "--format-version", "1", "--offline", "--locked"]).args(arguments));
-    serde_json::from_str(&text).expect("cargo metadata prints JSON")
-}
+/// The endings of sources, settings and pages.
+const ENDINGS: [&str; 4] = ["rs", "proto", "toml", "md"];
 
-/// The platform of this machine: only its packages are sure to be at hand without a network.
-fn host() -> String {
-    let about = output(cargo().arg("-vV"));
-    let host = about.lines().find_map(|line| line.strip_prefix("host: "));
-    host.expect("cargo names its host").to_owned()
-}
+/// Folders of what is built and of what runs leave.
+const NOT_OURS: [&str; 3] = ["target", "runs", "node_modules"];
 
-/// What a command prints.
-///
-/// # Panics
-/// When it fails, with what it said.
-fn output(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("starting {command:?}: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {said}");
-    String::from_utf8(output.stdout).unwrap_or_else(|_| panic!("{command:?} printed no text"))
-}
-
-/// All files below a folder whose name ends like this, in order.
-fn files_below(folder: &Path, ending: &str) -> Vec<PathBuf> {
+/// Paths from the workspace, and texts, of all sources, settings and pages whose path begins like this.
+fn sources(below: &str) -> Vec<(String, String)> {
     let mut files = Vec::new();
-    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    for entry in entries {
-        let path = entry.expect("a folder can be read to its end").path();
-        if path.is_dir() {
-            files.extend(files_below(&path, ending));
-        } else if path.to_string_lossy().ends_with(ending) {
-            files.push(path);
+    let mut open = vec![PathBuf::new()];
+    while let Some(folder) = open.pop() {
+        let entries = std::fs::read_dir(workspace().join(&folder));
+        for entry in entries.unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let entry = entry.expect("a folder can be read to its end");
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let path = folder.join(&name);
+            if entry.path().is_dir() {
+                let is_ours = !name.starts_with('.') && !NOT_OURS.contains(&name.as_str());
+                open.extend(is_ours.then_some(path));
+                continue;
+            }
+            let shown = path.to_string_lossy().replace('\\', "/");
+            let is_source = ENDINGS.iter().any(|ending| path.extension() == Some(ending.as_ref()));
+            if is_source && shown.starts_with(below) {
+                files.push((shown, read(&entry.path())));
+            }
         }
     }
     files.sort();
@@ -59,10 +63,4 @@ fn files_below(folder: &Path, ending: &str) -> Vec<PathBuf> {
 
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
-}
-
-/// # Panics
-/// When there are complaints, with one a line.
-fn none(complaints: &[String]) {
-    assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
 }
