@@ -1,6 +1,7 @@
 //! The desk as several threads see it: the engine waits at it, connections talk to it, the disk reports to it.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -161,7 +162,7 @@ impl Shared {
     }
 
     /// Waits for something to happen, at the latest until a time; an error if nothing can go on.
-    pub(crate) fn wait(&self, seen: u64, until_s: f64) -> Result<(), String> {
+    pub(crate) fn wait(&self, seen: u64, until_s: f64) -> Result<(), Halt> {
         self.check()?;
         self.clock.wait(self, seen, until_s);
         self.check()
@@ -174,11 +175,11 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), Halt> {
         if self.is_stopped.load(Ordering::Relaxed) {
-            return Err(STOPPED.to_owned());
+            return Err(Halt::Stopped);
         }
-        self.lock().store_error.as_ref().map_or(Ok(()), |error| Err(error.to_string()))
+        self.lock().store_error.as_ref().map_or(Ok(()), |error| Err(Halt::Failed(error.to_string())))
     }
 
     /// Writes something that nobody waits for; a disk that fails stops the run.
@@ -227,8 +228,23 @@ impl Shared {
     }
 }
 
-/// What a fleet says that was told to stop.
-pub const STOPPED: &str = "it was told to stop";
+/// Why a server cannot continue.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// It was told to stop.
+    Stopped,
+    /// Its store failed, for this reason.
+    Failed(String),
+}
+
+impl fmt::Display for Halt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Halt::Stopped => "it was told to stop",
+            Halt::Failed(message) => message,
+        })
+    }
+}
 
 /// Real time.
 pub(crate) struct SystemClock {

@@ -203,6 +203,11 @@ pub enum FleetError {
         /// What went wrong.
         message: String,
     },
+    /// The fleet was told to stop. This is no failure: the run can resume.
+    Stopped {
+        /// The operation that the stop interrupted.
+        operation: String,
+    },
 }
 
 impl fmt::Display for FleetError {
@@ -215,6 +220,7 @@ impl fmt::Display for FleetError {
                 after.number()
             ),
             FleetError::Failed { operation: doing, message } => write!(f, "{doing}: {message}"),
+            FleetError::Stopped { operation } => write!(f, "{operation}: it was told to stop"),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `ebbflow data` as its user sees it: listed, looked at, split, refused with a remedy. No test asks the network.
+//! `ebbflow data` as its user sees it: lists, splits, plots, and errors with a remedy. No test uses the
+//! network.
 
 mod common;
 
@@ -129,7 +130,7 @@ fn grids_and_data_without_classes_have_holdings_too() {
         let config = write(place.path(), "a.toml", text);
         json(&["data", "split", &config, "--json"])
     };
-    // The seeds of a grid count, whatever the run says.
+    // The seeds of the grid count, whatever the run has.
     let grid = split(&format!("{CLUSTERED}[run]\nseed = 7\n[grid]\nseeds = [5, 6]\nrecipes = [\"full\"]"));
     assert_eq!((&grid["seed"], grid["clients"].as_array().unwrap().len()), (&5.into(), 20));
     assert!((grid["label_skew"].as_f64().unwrap() - 0.8).abs() < 0.01);
@@ -146,8 +147,8 @@ fn what_cannot_be_fetched_is_named_with_the_remedy() {
         let error = fail(&["data", "get", name, "--data", data]);
         assert!(error.contains(expected), "{error}");
     };
-    check("minst", folder, "there is no set \"minst\"; did you mean \"mnist\"? sets: mnist, ");
-    check("digits", folder, "digits are drawn by the program; nothing is to be fetched");
+    check("minst", folder, "no data set \"minst\"; did you mean \"mnist\"? known: mnist, ");
+    check("digits", folder, "the program generates digits itself, so there is nothing to fetch");
     check("shakespeare", folder, "shakespeare cannot be fetched: take the text from ");
     let two = fail(&["data", "get", "shakespeare", "flash-traces", "--data", folder]);
     assert!(two.contains("shakespeare cannot be") && two.contains("flash-traces cannot be"), "{two}");
@@ -156,7 +157,7 @@ fn what_cannot_be_fetched_is_named_with_the_remedy() {
     check("mnist", &below, &format!("{below}: data cannot be put there: "));
     check("mnist", &below, "--data names this folder: make it writable, or name another with --data");
 
-    // Files that are there and are not MNIST: nothing is fetched, and nothing overwritten.
+    // Existing files that are not MNIST are neither replaced nor overwritten.
     fs::create_dir(place.path().join("mnist")).unwrap();
     for part in ["train", "t10k"] {
         for kind in ["images-idx3", "labels-idx1"] {
@@ -177,7 +178,7 @@ fn real(needed_for: &str) -> Option<String> {
         std::env::var_os("CI").is_none_or(|ci| ci != "true"),
         "EBBFLOW_DATA names no folder, which CI must have"
     );
-    // Not by `eprintln`, which shows only when a test fails.
+    // Not `eprintln`, which shows only when a test fails.
     let _ =
         writeln!(std::io::stderr(), "skipped: {needed_for} needs real data (EBBFLOW_DATA names no folder)");
     None

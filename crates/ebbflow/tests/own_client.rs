@@ -1,4 +1,4 @@
-//! The client of the example, with a model that is not ours, at a real server.
+//! The example client, with a model of its own, at a real server.
 
 #[path = "../examples/own_client/line.rs"]
 mod line;

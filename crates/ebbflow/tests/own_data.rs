@@ -1,4 +1,4 @@
-//! Clients with files of their own, as unlike as they are, train one model.
+//! Clients with different files of their own train one model together.
 
 mod served;
 
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use served::{KillOnDrop, PROGRAM, serve, text, token};
 
-/// A table of so many rows, with these colours and kinds in turn.
+/// A table with this many rows, with these colours and kinds in turn.
 fn rows(n_rows: usize, first: &str, colours: &[&str], kinds: &[&str]) -> String {
     let row = |at: usize| {
         let (colour, kind) = (colours[at % colours.len()], kinds[at % kinds.len()]);
@@ -58,7 +58,7 @@ fn clients_with_tables_of_their_own_train_one_model() {
     };
     check("other", "line 3, column \"kind\": expected one of 1, 2, 10, found \"3\"");
     check("grey", "column \"colour\": expected one of blue, green, red, found \"grey\"");
-    // What a server has elsewhere is not said to clients, who may have none.
+    // The server does not send paths outside the data folder to clients, which may not have those files.
     let state_dir = folder.join("none");
     let none = Command::new(PROGRAM)
         .args(["join", &url, "--home", text(&state_dir), "--token", &token])

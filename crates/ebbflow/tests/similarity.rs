@@ -1,4 +1,5 @@
-//! Friends as their user sees them: recorded, resumed to the same bytes, shown, and judged by an oracle.
+//! Client similarity as its user sees it: recorded, resumed to the same bytes, shown, and compared with an
+//! oracle.
 
 mod common;
 
@@ -8,7 +9,8 @@ use std::path::Path;
 use common::{assert_same, contents, fail, record, rows, run, succeed, summary, write};
 use serde_json::Value;
 
-/// Twelve clients in three tight clusters that lie far apart, half of them silent in every round but the first.
+/// Twelve clients in three tight clusters that are far apart; half of them are absent in every round but the
+/// first.
 const CLUSTERED: &str = r#"
 recipe = "fl-fdms"
 
@@ -65,7 +67,7 @@ fn a_table_and_a_plot_of_client_similarity() {
     let heading: Vec<_> = lines[4].split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
     let expected = [
         "client",
-        "best friend: similarity (met, last met)",
+        "best friend: similarity (times compared, last round)",
         "second",
         "third",
         "oracle cluster",
@@ -78,7 +80,7 @@ fn a_table_and_a_plot_of_client_similarity() {
         assert!(line.starts_with(&client.to_string()), "{line}");
         assert!(line.ends_with("yes") && line.contains(&format!("{cluster} {cluster} {cluster} ")), "{line}");
     }
-    assert_eq!(lines[18], format!("picture  {}", out.join("round-000014.svg").display()));
+    assert_eq!(lines[18], format!("plot     {}", out.join("round-000014.svg").display()));
     let svg = fs::read_to_string(out.join("round-000014.svg")).unwrap();
     for words in ["Who is how alike after 14 rounds", "client, by true cluster (oracle)", "similarity"] {
         assert!(svg.contains(words), "{words}");
@@ -105,7 +107,7 @@ fn a_table_and_a_plot_of_client_similarity() {
 #[test]
 fn without_true_clusters_the_plot_puts_similar_clients_side_by_side() {
     let place = tempfile::tempdir().unwrap();
-    // Even and odd clients are alike; nobody says so. Client 5 never meets client 0.
+    // Even and odd clients are similar, but without ground truth. Client 5 is never compared with client 0.
     let text = "recipe = \"fl-fdms\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\n\
                 centres = [[9.0, 0.1], [0.1, 9.0], [8.0, 0.0], [0.0, 8.0], [7.0, 0.1], [0.2, 7.0]]\n\
                 [local]\nrate = 0.1\nsteps = 2\n[world]\nscript = [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5], [0, 1]]";
@@ -209,13 +211,13 @@ fn a_run_that_was_interrupted_ends_with_the_friends_of_one_that_was_not() {
     for _ in 0..200 {
         lines.next().unwrap().unwrap();
     }
-    // Nobody reads on: the run stops after a round, with a checkpoint that was not due.
+    // The reader is gone: the run stops after a round, with a checkpoint that was not due.
     drop(lines);
     assert!(child.wait().unwrap().success());
     let stopped = rows(&out).len();
     assert!((200..600).contains(&stopped) && !out.join("summary.json").exists(), "{stopped} rounds");
     assert!(similarity_files(&out).len() < 4 && similarity_files(&out)[0] == expected[0]);
-    // What lies beyond the checkpoint is not believed.
+    // A file beyond the checkpoint is ignored.
     fs::write(out.join("friends/round-000599.parquet"), b"from another life").unwrap();
     succeed(&["resume", "--quiet", out.to_str().unwrap()]);
     assert_same(&whole, &out);
@@ -231,7 +233,7 @@ fn the_absences_cost_what_the_theorem_allows_and_friends_make_them_cheaper() {
         let mut errors = 0.0;
         for row in &rows {
             let (error2, bound2) = (number(row, "oracle_error2"), number(row, "oracle_bound_p2"));
-            // In a round that everybody answers only the aggregate's last bit is off.
+            // In a round with full participation only the aggregate's last bit is off.
             assert!(
                 error2 <= bound2 + 1e-12,
                 "{recipe}: {error2} exceeds {bound2} in round {}",

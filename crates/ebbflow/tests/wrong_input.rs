@@ -1,4 +1,4 @@
-//! Wrong input is answered with the place, the key, the value and the remedy, and nothing is lost.
+//! Wrong input gives an error with the place, the key, the value and the remedy, and nothing is lost.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::{SMALL, assert_same, contents, ebbflow, fail, succeed, write};
 
-/// Runs a configuration that must be refused with exactly these words, before anything is written.
+/// Runs a configuration that must be refused with exactly this message, before anything is written.
 #[track_caller]
 fn refused(text: &str, changes: &[&str], expected: &str) {
     let place = tempfile::tempdir().unwrap();
@@ -29,7 +29,7 @@ fn unknown_recipe() {
     );
 }
 
-/// What is said of a table counts for the kind that is named for it, in whatever order the two are typed.
+/// The settings of a table belong to its kind, in whatever order the two are typed.
 #[test]
 fn a_kind_may_be_named_after_its_settings() {
     let text = format!("{SMALL}[select]\nkind = \"uniform\"\ncohort = 3\n");
@@ -93,8 +93,8 @@ fn cohort_larger_than_the_fleet() {
 fn an_oracle_of_unknown_probabilities() {
     let check = |settings: &[&str], key: &str| {
         let outage = "world.outages=[{ from = 1, until = 3, clients = [0] }]";
-        let message = "nobody can know the chances of clients in this world; give it [world.availability] kind = \
-                       \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another";
+        let message = "true probabilities are unknown in this world; use [world.availability] kind = \"bernoulli\" \
+                       or [world.work] kind = \"failure\" without outages, or another method";
         refused(SMALL, &[settings, &[outage]].concat(), &format!("{key}: {message}"));
     };
     check(
@@ -449,7 +449,7 @@ fn a_record_of_a_newer_version_is_not_guessed_at() {
     }
 }
 
-/// A limit on the size of files stands in for a disk that is full: writing fails in the middle of the run.
+/// A limit on file size stands in for a full disk: writing fails in the middle of the run.
 #[cfg(unix)]
 #[test]
 fn a_full_disk_loses_nothing() {
@@ -471,7 +471,7 @@ fn a_full_disk_loses_nothing() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success());
     assert!(error.contains("writing ") && error.contains("rounds.jsonl: File too large"), "{error}");
-    assert!(error.contains("all up to its last checkpoint is safe"), "{error}");
+    assert!(error.contains("everything up to its last checkpoint is safe"), "{error}");
     assert!(error.contains(&format!("ebbflow resume {}", cut.display())), "{error}");
     let shown = succeed(&["show", cut.to_str().unwrap()]);
     assert!(shown.contains("unfinished: "), "{shown}");
@@ -521,7 +521,7 @@ fn a_client_that_diverges_is_named_and_counts_as_silent() {
         (rows, text, out)
     };
     let (silent, ..) = run("silent", "[[0], [0, 2], [0, 2]]", "1.0");
-    // Twenty steps on so steep a slope lead beyond what 32 bits hold.
+    // Twenty steps on so steep a gradient overflow 32 bits.
     let (rows, text, out) = run("steep", "[[0, 1], [0, 1, 2], [0, 2]]", "1e9");
     for round in 0..3 {
         assert_eq!(rows[round]["model"], silent[round]["model"], "round {round}");
@@ -531,10 +531,10 @@ fn a_client_that_diverges_is_named_and_counts_as_silent() {
         assert_eq!(row["refused_why"], serde_json::json!(["diverged"]));
     }
     let advice =
-        "2 answers, the first of client 1 in round 0: lower local.learning_rate, or set local.max_grad_norm";
+        "2 updates, the first of client 1 in round 0: lower local.learning_rate, or set local.max_grad_norm";
     assert!(text.contains(&format!("diverged      {advice}")), "{text}");
     let shown = succeed(&["show", out.to_str().unwrap()]);
-    assert!(shown.contains("refused answers: 2 diverged (the first of client 1 in round 0)"), "{shown}");
+    assert!(shown.contains("refused updates: 2 diverged (the first of client 1 in round 0)"), "{shown}");
 }
 
 #[test]
@@ -570,7 +570,7 @@ fn a_second_process_on_a_run_is_refused() {
     let out = place.path().join("run");
     let out_text = out.to_str().unwrap();
     succeed(&["run", &config, "--quiet", "--out", out_text]);
-    // An unfinished run whose lock somebody holds.
+    // An unfinished run whose lock another process holds.
     std::fs::remove_file(out.join("summary.json")).unwrap();
     let lock = std::fs::File::open(out.join("lock")).unwrap();
     lock.lock().unwrap();
@@ -643,7 +643,7 @@ fn commands_name_the_command_that_was_meant() {
     assert!(error.contains("not a run folder"), "{error}");
 }
 
-/// A secret that everybody can read is none.
+/// A secret that everyone can read is none.
 #[test]
 fn a_client_sends_its_secret_in_plain_text_only_with_a_flag() {
     let place = tempfile::tempdir().unwrap();
@@ -668,7 +668,7 @@ fn revoking_nothing_and_nowhere() {
     assert_eq!(
         error.trim_end(),
         format!(
-            "error: {folder}: not the folder of a server's run; start the server first, and give the folder that ebbflow serve says"
+            "error: {folder}: not the folder of a server's run; start the server first, and give the folder that ebbflow serve prints"
         )
     );
     assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "no key is made that no server has");
@@ -699,7 +699,7 @@ fn metrics_beyond_this_machine_take_a_token_that_is_hard_to_guess() {
         fail(&["serve", &file, "--out", &out])
     };
     let message = refused("");
-    assert!(message.contains("everybody who reaches this address could read them"), "{message}");
+    assert!(message.contains("anyone who reaches this address could read the metrics"), "{message}");
     write(place.path(), "scrapes", "short\n");
     let message = refused("metrics_token = \"scrapes\"");
     assert!(
@@ -772,7 +772,7 @@ fn settings_without_effect_are_reported_when_a_run_starts() {
     let never = "server.every = 3: the run ends before its first period, after 2 rounds";
     assert!(message_of(&["server.kind=amplified", "server.every=3"]).contains(never));
     assert!(!message_of(&["server.kind=amplified", "server.every=2"]).contains("server.every"));
-    let late = "substitute.kind = \"late\": in this world no answer is ever late";
+    let late = "substitute.kind = \"late\": no update is ever late in this world";
     assert!(message_of(&["recipe=fedbuff"]).contains(late));
     assert!(!message_of(&["recipe=fedbuff", "world.after_deadline=late"]).contains(late));
 }

@@ -1,4 +1,4 @@
-//! `ebbflow worker`: a worker that trains by lines of JSON. What it does, a program in any language can do.
+//! `ebbflow worker`: a worker of the JSON-lines protocol; a program in any language can do the same.
 
 use std::io::{BufRead, StdinLock, Write};
 use std::num::NonZeroU32;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Worker) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Does one run; returns the first thing that is asked after it.
+/// Handles one run; returns the first request after it.
 fn handle_run(
     task: &dyn Task,
     begin: Request,
@@ -122,7 +122,7 @@ fn update(task: &dyn Task, trainee: &dyn LocalTrainer, file: &std::path::Path) -
     })
 }
 
-/// What is asked outside of a run.
+/// Replies to a request outside of a run.
 fn reply_outside_run(task: &dyn Task, request: &Request) -> Result<Reply, String> {
     let client_of = |client: u32| match client as usize {
         idx if idx < task.n_clients() => Ok(ClientId::new(idx)),
@@ -164,7 +164,7 @@ fn error_reply(error: String) -> Reply {
     Reply { error: Some(error), ..Reply::default() }
 }
 
-/// What is asked next; nothing once nobody asks any more.
+/// The next request; `None` at the end of the input.
 fn read_request(lines: &mut StdinLock<'_>) -> Result<Option<Request>, CliError> {
     let mut line = String::new();
     let failed = |error| CliError::file("reading", std::path::Path::new("standard input"), error);
@@ -181,6 +181,6 @@ fn write_reply(reply: &Reply) -> Result<(), CliError> {
     let mut line = serde_json::to_vec(reply).expect("texts and numbers always make JSON");
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
-    // Nobody listens any more: there is nothing left to do.
+    // The other side has closed the pipe, so nothing is left to do.
     out.write_all(&line).and_then(|()| out.flush()).map_err(|_| CliError::OutputClosed)
 }
