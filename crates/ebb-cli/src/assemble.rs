@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::evaluator::RunEvaluator;
 use crate::guard_settings::{GuardSettings, Protection, protect};
-use crate::output::print_note;
+use crate::output::print_message;
 use crate::selection_key::{SelectionKey, SelectionSource};
 use crate::serve_settings::ServeTable;
 use crate::{CliError, PROGRAM};
@@ -42,7 +42,7 @@ pub struct Assembled<F = SimFleet> {
     /// The `[stop]` table.
     pub stop: StopTable,
     /// The run stops after this many void rounds in a row.
-    pub(crate) most_void: Option<NonZeroU32>,
+    pub(crate) max_void: Option<NonZeroU32>,
     /// The settings, defaults included, as TOML.
     pub resolved: String,
     /// Settings that have no effect in this run, one sentence each.
@@ -184,9 +184,9 @@ const MAX_RENAMED_NAMED: usize = 5;
 
 /// Reports the keys that were written with an old name.
 fn report_renamed_keys(keys: &[RenamedKey]) {
-    keys.iter().take(MAX_RENAMED_NAMED).for_each(|key| print_note(&key.to_string()));
+    keys.iter().take(MAX_RENAMED_NAMED).for_each(|key| print_message(&key.to_string()));
     if let Some(n_more @ 1..) = keys.len().checked_sub(MAX_RENAMED_NAMED) {
-        print_note(&format!("{n_more} more keys have new names; see docs/configuration.md"));
+        print_message(&format!("{n_more} more keys have new names; see docs/configuration.md"));
     }
 }
 
@@ -378,7 +378,7 @@ fn build<W>(
     let trained: usize = task.layout().trained_ranges().iter().map(ExactSizeIterator::len).sum();
     let sends_more = roles.local.is_stateful() || trained < task.layout().len();
     let norm_bound = norm_bound(&tree, context, sends_more)?;
-    let GuardSettings { limits: guard, most_void, reported_quantile } = GuardSettings::read(&tree, context)?;
+    let GuardSettings { limits: guard, max_void, reported_quantile } = GuardSettings::read(&tree, context)?;
 
     let mut resolved = tree.resolved();
     let warnings = ineffective_settings(&resolved, context.n_rounds, is_simulated);
@@ -416,7 +416,7 @@ fn build<W>(
         task,
         run_table: run,
         stop,
-        most_void,
+        max_void,
         resolved,
         warnings,
         recipe: top.recipe,
@@ -436,9 +436,9 @@ impl<F> Assembled<F> {
             task,
             run_table: run,
             stop,
-            most_void,
+            max_void,
             resolved,
-            warnings: notes,
+            warnings,
             recipe,
             start_model: start,
             selection_key: draw_key,
@@ -450,9 +450,9 @@ impl<F> Assembled<F> {
             task,
             run_table: run,
             stop,
-            most_void,
+            max_void,
             resolved,
-            warnings: notes,
+            warnings,
             recipe,
             start_model: start,
             selection_key: draw_key,
@@ -545,7 +545,7 @@ pub(crate) fn missing_features(task: &dyn Task, required_features: &[StepFeature
     let missing: Vec<_> = required_features
         .iter()
         .filter(|feature| !task.supports(**feature))
-        .map(|skill| skill.name())
+        .map(|feature| feature.name())
         .collect();
     (!missing.is_empty()).then(|| {
         format!(

@@ -102,10 +102,10 @@ mod tests {
 
     #[test]
     fn programs_and_files_elsewhere_are_neither_sent_nor_accepted() {
-        let settings = "recipe = \"scaffold\"\n[select]\nkind = \"everyone\"\n[serve]\nlisten = \"127.0.0.1:1\"\n[local]\nrate = 0.1\n\
+        let settings = "recipe = \"scaffold\"\n[select]\nkind = \"everyone\"\n[serve]\nlisten = \"127.0.0.1:1\"\n[local]\nlearning_rate = 0.1\n\
                         [data]\nkind = \"external\"\nclients = 2\nmodel = \"/etc/shadow\"\nfile = \"/etc/shadow\"\n\
                         test_file = \"sets/../../shadow\"\n[data.trainer]\ncommand = [\"sh\"]\n";
-        let expected = "[data]\nclients = 2\nkind = \"external\"\n\n[local]\nrate = 0.1\n";
+        let expected = "[data]\nclients = 2\nkind = \"external\"\n\n[local]\nlearning_rate = 0.1\n";
         assert_eq!(settings_for_clients(settings), expected);
         assert_eq!(accepted_settings(settings).unwrap().to_toml(), expected);
         let harmless = "[data]\nfile = \"adult/adult.data.gz\"\ntest_file = \"./adult.test.gz\"\n";

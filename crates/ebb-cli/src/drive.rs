@@ -9,7 +9,7 @@ use ebb_round::{Fleet, RoundNo, vectors};
 
 use crate::CliError;
 use crate::assemble::Assembled;
-use crate::output::print_note;
+use crate::output::print_message;
 
 /// Models with at most this many parameters are printed and recorded after every round.
 const SHOWN_PARAMS: usize = 16;
@@ -79,7 +79,7 @@ pub trait RunObserver {
 
     /// Reports a problem that does not stop the run.
     fn warn(&mut self, message: &str) {
-        print_note(&format!("warning: {message}"));
+        print_message(&format!("warning: {message}"));
     }
 }
 
@@ -115,7 +115,7 @@ pub fn drive<F: Fleet>(
         // A run that resumes after it stopped may have as many void rounds again.
         let void_rounds = run.engine.void_rounds();
         let is_many = |most: NonZeroU32| void_rounds > 0 && void_rounds.is_multiple_of(most.get());
-        let too_many_void = row.void.is_some() && run.most_void.is_some_and(is_many);
+        let too_many_void = row.void.is_some() && run.max_void.is_some_and(is_many);
         if too_many_void && on_failure == OnFailure::Finish {
             ending = VOID;
             break;
@@ -126,7 +126,7 @@ pub fn drive<F: Fleet>(
         }
         not_finite_rounds = if row.has_no_finite_update() { not_finite_rounds + 1 } else { 0 };
         if not_finite_rounds == MOST_NOT_FINITE && on_failure == OnFailure::Stop {
-            let guarded = run.most_void.is_some();
+            let guarded = run.max_void.is_some();
             if guarded {
                 // The model did not change, so the run can resume from here with other clients.
                 writer.checkpoint(&run.save()).map_err(broken)?;
@@ -246,7 +246,7 @@ mod tests {
     use crate::commands::run::create;
 
     const SETTINGS: &str = "recipe = \"dropout\"\n[run]\nrounds = 9\ncheckpoint_every = 2\nkeep_checkpoints = 2\n[data]\n\
-                            kind = \"quadratic\"\ncentres = [[1.0], [3.0]]\n[local]\nrate = 0.1\nsteps = 1\n";
+                            kind = \"quadratic\"\ncentres = [[1.0], [3.0]]\n[local]\nlearning_rate = 0.1\nsteps = 1\n";
 
     /// A run in a folder of this name, and its writer.
     fn make(place: &Path, name: &str, settings: &str) -> (Assembled, RunWriter) {
@@ -320,7 +320,7 @@ mod tests {
             failed.contains("checkpoint-000004.ebb: ") && failed.contains("the run continues"),
             "{failed}"
         );
-        assert!(recovered.contains("after 6 rounds could be written again"), "{recovered}");
+        assert!(recovered.contains("after 6 rounds was written at last"), "{recovered}");
         let folder = place.path().join("disturbed");
         obstacles.iter().for_each(|name| fs::remove_dir(folder.join(name)).unwrap());
         assert_eq!(names(&folder), names(&place.path().join("undisturbed")));
@@ -339,7 +339,7 @@ mod tests {
             .replace("checkpoint_every = 2", "checkpoint_every = 1")
             .replace("centres = [[1.0], [3.0]]", "centres = [[0.0], [0.0]]\nstart = [1.5e-21]")
             .replace("learning_rate = 0.1", "learning_rate = 0.5")
-            + "[server]\nkind = \"fedavgm\"\nrate = 2e20\nmomentum = 0.0\n";
+            + "[server]\nkind = \"fedavgm\"\nlearning_rate = 2e20\nmomentum = 0.0\n";
         let (mut run, writer) = make(place.path(), "run", &settings);
         let folder = place.path().join("run");
         let mut onlooker = Onlooker { folder: folder.clone(), checkpoints: Vec::new(), warnings: Vec::new() };

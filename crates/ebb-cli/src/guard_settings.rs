@@ -42,28 +42,21 @@ impl TryFrom<Written> for GuardTable {
     type Error = &'static str;
 
     fn try_from(written: Written) -> Result<GuardTable, &'static str> {
-        let Written { off, times, accuracy_drop, max_void: most_void, reported_quantile: stated_quantile } =
-            written;
+        let Written { off, times, accuracy_drop, max_void, reported_quantile } = written;
         if off {
             let others =
-                [times.is_some(), accuracy_drop.is_some(), most_void.is_some(), stated_quantile.is_some()];
+                [times.is_some(), accuracy_drop.is_some(), max_void.is_some(), reported_quantile.is_some()];
             if others.contains(&true) {
                 return Err("off = true excludes the other keys; leave out either off or these keys");
             }
-            return Ok(GuardTable {
-                off,
-                times,
-                accuracy_drop,
-                max_void: most_void,
-                reported_quantile: stated_quantile,
-            });
+            return Ok(GuardTable { off, times, accuracy_drop, max_void, reported_quantile });
         }
         Ok(GuardTable {
             off,
             times: times.or(Positive::new(TIMES)),
             accuracy_drop: accuracy_drop.or(Probability::new(ACCURACY_DROP)),
-            max_void: most_void.or(NonZeroU32::new(MOST_VOID)),
-            reported_quantile: stated_quantile.or(Probability::new(REPORTED_QUANTILE)),
+            max_void: max_void.or(NonZeroU32::new(MAX_VOID)),
+            reported_quantile: reported_quantile.or(Probability::new(REPORTED_QUANTILE)),
         })
     }
 }
@@ -75,7 +68,7 @@ const TIMES: f64 = 10.0;
 const ACCURACY_DROP: f64 = 0.75;
 
 /// A run stops after this many void rounds in a row.
-const MOST_VOID: u32 = 5;
+const MAX_VOID: u32 = 5;
 
 /// Losses above this quantile of a round's losses count as it, and so do times below its counterpart.
 const REPORTED_QUANTILE: f64 = 0.75;
@@ -88,7 +81,7 @@ const MAX_SAMPLES_TIMES: f64 = 100.0;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GuardSettings {
     pub(crate) limits: Option<GuardLimits>,
-    pub(crate) most_void: Option<NonZeroU32>,
+    pub(crate) max_void: Option<NonZeroU32>,
     pub(crate) reported_quantile: Option<f64>,
 }
 
@@ -106,7 +99,7 @@ impl GuardSettings {
         let reported_quantile = table.reported_quantile.map(Probability::get);
         Ok(GuardSettings {
             limits: (!table.off).then_some(limits),
-            most_void: table.max_void,
+            max_void: table.max_void,
             reported_quantile,
         })
     }

@@ -19,7 +19,7 @@ pub(crate) fn print_line(line: &str) -> Result<(), CliError> {
 }
 
 /// Prints a line on standard error. A closed standard error is no reason to stop.
-pub(crate) fn print_note(line: &str) {
+pub(crate) fn print_message(line: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{line}");
 }
 

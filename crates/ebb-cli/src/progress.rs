@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::CliError;
 use crate::args::RunOptions;
 use crate::drive::RunObserver;
-use crate::output::{format_duration, format_metric, print_line, print_note};
+use crate::output::{format_duration, format_metric, print_line, print_message};
 
 /// Shows the progress of one run.
 pub(crate) struct Progress {
@@ -89,7 +89,7 @@ impl RunObserver for Progress {
             Style::Lines => {
                 let tenth = |round: u32| u64::from(round) * 10 / u64::from(self.n_rounds);
                 if tenth(done) > tenth(done - 1) {
-                    print_note(&format!("round {done}/{}  {}", self.n_rounds, self.status_text(done)));
+                    print_message(&format!("round {done}/{}  {}", self.n_rounds, self.status_text(done)));
                 }
             }
         }
@@ -100,8 +100,8 @@ impl RunObserver for Progress {
         let line = format!("warning: {message}");
         match &self.style {
             _ if self.logs_warnings => tracing::warn!("{message}"),
-            Style::Bar(bar) => bar.suspend(|| print_note(&line)),
-            _ => print_note(&line),
+            Style::Bar(bar) => bar.suspend(|| print_message(&line)),
+            _ => print_message(&line),
         }
     }
 }
@@ -145,7 +145,7 @@ pub(crate) fn interrupt_flag() -> Arc<AtomicBool> {
         if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        print_note("finishing the round; press Ctrl-C again to stop at once");
+        print_message("finishing the round; press Ctrl-C again to stop at once");
     });
     stop
 }

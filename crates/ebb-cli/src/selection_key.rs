@@ -112,7 +112,7 @@ mod tests {
             damaged[at] ^= 1;
             fs::write(&file, damaged).unwrap();
             let error = SelectionKey::read(other.path()).err().unwrap().to_string();
-            assert!(error.contains("selection.key: damaged"), "byte {at}: {error}");
+            assert!(error.contains("selection.key: the key is damaged"), "byte {at}: {error}");
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::CliError;
 use crate::assemble::{RunTable, check_oracle_probabilities, check_rounds, known_tables, scheduled_rounds};
 
 /// The local settings of clients that train nothing.
-const STUB_SETTINGS: &str = "[local]\nkind = \"sgd\"\nrate = 1.0\nsteps = 1";
+const STUB_SETTINGS: &str = "[local]\nkind = \"sgd\"\nlearning_rate = 1.0\nsteps = 1";
 
 /// A run that selects clients and trains none.
 pub(crate) struct SelectionOnlyRun {
@@ -95,7 +95,7 @@ impl SelectionOnlyRun {
     }
 
     /// Remarks on the world.
-    pub(crate) fn notes(&self) -> &[String] {
+    pub(crate) fn remarks(&self) -> &[String] {
         self.fleet.world().remarks()
     }
 

@@ -17,7 +17,7 @@ const N_CLIENTS: usize = 5;
 /// The worlds that every method is tried in: a name, and the `[world]` table.
 const SCENARIOS: &[(&str, &str)] = &[
     ("everybody answers in full", ALL_RESPOND),
-    ("nobody ever answers", "script = []\nafter_script = \"nobody\""),
+    ("no client ever responds", "script = []\nafter_script = \"nobody\""),
     (
         "rounds with no answers",
         "script = [[], [0, 1, 2, 3, 4], [], [], [3], [], [1, 2]]\nafter_script = \"nobody\"",
@@ -152,8 +152,9 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
         }
     }
     // Norm bounds, both where they shorten updates and where they refuse them.
-    let bounded = "[clip]\nnorm = 2.0\nbeside = 2.0\ntimes = 1.2\n[select]\nkind = \"everyone\"\n";
-    let control = "[local]\nkind = \"scaffold\"\nrate = 0.1\nsteps = 3\n[server]\nkind = \"scaffold\"";
+    let bounded = "[clip]\nnorm = 2.0\nside_vectors = 2.0\ntimes = 1.2\n[select]\nkind = \"everyone\"\n";
+    let control =
+        "[local]\nkind = \"scaffold\"\nlearning_rate = 0.1\nsteps = 3\n[server]\nkind = \"scaffold\"";
     for (name, extra_tables) in [("clip", ""), ("clip with scaffold", control)] {
         let settings = Tree::from_recipe("conformance", &format!("{bounded}{extra_tables}"));
         subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
@@ -164,21 +165,24 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
         ("fast, adaptive", adaptive.to_owned()),
         ("fast, adaptive and smoothed", format!("{adaptive}smooth = 0.5\nwindow = 3\nover = 1.3\n")),
         (
-            "friend, who stands in for two at most",
+            "friend, with at most two stand-ins",
             "[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"\nmax_stand_ins = 2\n".to_owned(),
         ),
         ("pow-d among some", among_some("pow-d")),
         ("cpow-d among some", among_some("cpow-d")),
         ("rpow-d among some", among_some("rpow-d")),
-        ("mifa, waiting, on a shelf in half the space", with_spill_store("mifa", "f16") + "wait = true\n"),
-        ("mifa, on a shelf", with_spill_store("mifa", "f32")),
-        ("fedvarp, on a shelf", with_spill_store("fedvarp", "f32")),
         (
-            "fedstale, on a shelf in half the space",
+            "mifa, waiting, with a spill store in half the space",
+            with_spill_store("mifa", "f16") + "wait = true\n",
+        ),
+        ("mifa, with a spill store", with_spill_store("mifa", "f32")),
+        ("fedvarp, with a spill store", with_spill_store("fedvarp", "f32")),
+        (
+            "fedstale, with a spill store in half the space",
             with_spill_store("fedstale", "f16") + "probabilities = \"intervals\"\n",
         ),
-        ("mimic, on a shelf in half the space", with_spill_store("mimic", "f16")),
-        ("afl-cs, on a shelf", with_spill_store("afl-cs", "f32") + "[substitute]\nkind = \"late\"\n"),
+        ("mimic, with a spill store in half the space", with_spill_store("mimic", "f16")),
+        ("afl-cs, with a spill store", with_spill_store("afl-cs", "f32") + "[substitute]\nkind = \"late\"\n"),
     ] {
         let settings = Tree::from_recipe("conformance", &settings);
         subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
@@ -266,7 +270,8 @@ impl Trial<'_> {
     }
 
     fn settings(&self) -> Tree {
-        let local = if self.subject.settings.has("local") { "" } else { "[local]\nrate = 0.1\nsteps = 3" };
+        let local =
+            if self.subject.settings.has("local") { "" } else { "[local]\nlearning_rate = 0.1\nsteps = 3" };
         let labelled = self.subject.settings.has("data");
         let data = match labelled {
             true => String::new(),

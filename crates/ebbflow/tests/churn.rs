@@ -117,7 +117,7 @@ fn schemes_hold_under_churn_on_recorded_traces() {
 }
 
 #[test]
-fn newcomers_and_leavers_hold_under_churn_on_recorded_traces() {
+fn invariants_of_arrivals_and_departures_hold_under_churn_on_recorded_traces() {
     for (method, decides) in [(3, false), (4, true)] {
         let Some(seen) = check(method) else { return };
         assert_eq!(seen.decisions > 60, decides, "{seen:?}");

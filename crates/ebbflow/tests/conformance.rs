@@ -71,10 +71,10 @@ const CARELESS: Entry<dyn Aggregator> =
     Entry { name: "careless", about: "", example: "", build: |_| Ok(Box::new(Careless)) };
 
 #[test]
-fn an_aggregator_that_divides_by_nobody_is_found_out() {
+fn an_aggregator_that_divides_by_zero_updates_is_found_out() {
     found_out(
         Registry::standard().with(CARELESS),
-        "aggregate careless, nobody ever answers, 5 clients: the model is not finite",
+        "aggregate careless, no client ever responds, 5 clients: the model is not finite",
     );
 }
 
@@ -120,7 +120,10 @@ fn e3cs_works_with_every_sampler() {
         ("one after the other, among those up", "among = \"up\"\nquota = 0.0"),
         ("dep-round", "sampler = \"dep-round\"\nquota = 0.3"),
         ("dep-round, among those up", "sampler = \"dep-round\"\namong = \"up\"\nquota = \"inc\""),
-        ("systematic", "sampler = \"systematic\"\nquota = { linear = [0.0, 1.0] }\nrate = \"optimal\""),
+        (
+            "systematic",
+            "sampler = \"systematic\"\nquota = { linear = [0.0, 1.0] }\nlearning_rate = \"optimal\"",
+        ),
         ("poisson", "sampler = \"poisson\"\nquota = [[1, 0.0], [3, 0.9]]\nclip = 1.0"),
     ];
     let mut registry = Registry::standard();
@@ -145,7 +148,7 @@ fn friends_go_with_other_methods() {
     let combinations = [
         (
             "friend and fedprox",
-            "[local]\nkind = \"fedprox\"\nmu = 0.1\n[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"",
+            "[local]\nkind = \"fedprox\"\nproximal_mu = 0.1\n[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"",
         ),
         (
             "friend and scaffold",

@@ -16,7 +16,7 @@ fn run(files: &[(&str, &[u8])], data: &str, model: &str) -> Result<Vec<Value>, S
         fs::write(file, content).unwrap();
     }
     let text = format!(
-        "recipe = \"full\"\n[run]\nrounds = 2\n[data]\n{data}\n[local]\nrate = 0.1\nsteps = 2\nbatch = 4\n{model}"
+        "recipe = \"full\"\n[run]\nrounds = 2\n[data]\n{data}\n[local]\nlearning_rate = 0.1\nsteps = 2\nbatch_size = 4\n{model}"
     );
     let config = write(place.path(), "a.toml", &text);
     let out = place.path().join("run");
@@ -136,7 +136,7 @@ fn files_with_a_path_need_no_data_folder() {
     let check = |file: &str| {
         let data = format!("kind = \"table\"\nfile = '{file}'\nlabel = \"class\"\nclients = 4");
         let text = format!(
-            "recipe = \"full\"\n[run]\nrounds = 1\n[data]\n{data}\n[local]\nrate = 0.1\nsteps = 1\nbatch = 4\n"
+            "recipe = \"full\"\n[run]\nrounds = 1\n[data]\n{data}\n[local]\nlearning_rate = 0.1\nsteps = 1\nbatch_size = 4\n"
         );
         let config = write(place.path(), "a.toml", &text);
         let out = place.path().join("run");

@@ -38,7 +38,9 @@ fn sets_are_listed_with_where_they_are() {
     fs::write(place.path().join("mnist/train-labels-idx1-ubyte"), [0; 8]).unwrap();
     let list = succeed(&["data", "list", "--data", folder]);
     assert!(
-        list.contains("mnist has train-labels-idx1-ubyte of another length; get it with --force"),
+        list.contains(
+            "mnist has train-labels-idx1-ubyte of another length; replace them with ebbflow data get --force"
+        ),
         "{list}"
     );
     fs::write(place.path().join("mnist/train-labels-idx1-ubyte"), [0; 60_008]).unwrap();
@@ -48,7 +50,7 @@ fn sets_are_listed_with_where_they_are() {
         list.contains("mnist lacks train-images-idx3-ubyte, t10k-images-idx3-ubyte, t10k-labels"),
         "{list}"
     );
-    assert!(list.contains("not there; fetch it with: ebbflow data get cifar-10\n"), "{list}");
+    assert!(list.contains("not on this machine; fetch it with: ebbflow data get cifar-10\n"), "{list}");
     assert!(list.contains("Licence: MIT, Copyright 2017 Zalando SE"), "{list}");
 }
 
@@ -90,13 +92,13 @@ fn what_cannot_be_shown_is_named_with_the_remedy() {
 }
 
 #[test]
-fn who_holds_what_is_a_table_and_a_plot() {
+fn a_split_is_a_table_and_a_plot() {
     let place = tempfile::tempdir().unwrap();
     let config = write(place.path(), "a.toml", CLUSTERED);
     let out = place.path().join("out");
     let message = succeed(&["data", "split", &config, "--out", out.to_str().unwrap()]);
-    let expected = "digits, seed 1: 20 clients\nto train on  1600 samples: 80 each\nheld out     200 samples\n\
-                    label skew   0.800  (0 where all are alike; ";
+    let expected = "digits, seed 1: 20 clients\ntraining     1600 samples: 80 each\nheld out     200 samples\n\
+                    label skew   0.800  (0 if all clients have the same mix; ";
     assert!(message.starts_with(expected), "{message}");
     assert!(
         message.contains("\nnote         200 samples that nobody holds are set aside for validation\n"),

@@ -11,8 +11,8 @@ use served::{KillOnDrop, PROGRAM, serve, text, token};
 /// A run on SYNTHETIC with built-in training, and the same with workers.
 fn configurations(folder: &Path, recipe: &str) -> (PathBuf, PathBuf) {
     let rest = format!(
-        "recipe = \"{recipe}\"\n[run]\nrounds = 4\n[select]\ncohort = 3\n[local]\nrate = 0.05\nepochs = 1\nbatch = 20\n\
-         [world.availability]\nkind = \"bernoulli\"\nchance = 0.8\n"
+        "recipe = \"{recipe}\"\n[run]\nrounds = 4\n[select]\ncohort = 3\n[local]\nlearning_rate = 0.05\nepochs = 1\nbatch_size = 20\n\
+         [world.availability]\nkind = \"bernoulli\"\nprobability = 0.8\n"
     );
     let own = folder.join("own.toml");
     std::fs::write(&own, format!("{rest}[data]\nkind = \"synthetic\"\nclients = 5\n")).unwrap();
@@ -116,7 +116,7 @@ fn missing_features_of_a_worker_are_reported_before_the_first_job() {
     let external = folder.path().join("said.toml");
     let text_of = |recipe: &str, more: &str, names: &str| {
         format!(
-            "recipe = \"{recipe}\"\n[run]\nrounds = 1\n[local]\nrate = 0.05\nsteps = 1\n{more}\n[data]\nkind = \"external\"\n\
+            "recipe = \"{recipe}\"\n[run]\nrounds = 1\n[local]\nlearning_rate = 0.05\nsteps = 1\n{more}\n[data]\nkind = \"external\"\n\
              clients = 2\nmodel = {model:?}\n[data.trainer]\ncommand = {:?}\n",
             who_can(names)
         )
@@ -222,8 +222,8 @@ fn all_end(clients: Vec<KillOnDrop>) {
 fn clients_train_on_data_of_their_own_whatever_their_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("fleet.toml");
-    let settings = "recipe = \"dropout\"\n[run]\nrounds = 2\n[local]\nrate = 0.05\nsteps = 2\nbatch = 20\n\
-                    [data]\nkind = \"synthetic\"\nclients = 2\n[serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 3\n";
+    let settings = "recipe = \"dropout\"\n[run]\nrounds = 2\n[local]\nlearning_rate = 0.05\nsteps = 2\nbatch_size = 20\n\
+                    [data]\nkind = \"synthetic\"\nclients = 2\n[serve]\nlisten = \"127.0.0.1:0\"\nmin_up = 3\n";
     std::fs::write(&file, settings).unwrap();
     let out = folder.path().join("served");
     let (mut server, url, server_log) = serve(&file, &out);
@@ -248,11 +248,11 @@ fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
     let folder = tempfile::tempdir().unwrap();
     let (own, external) = configurations(folder.path(), "fedavg");
     let always = "[world.availability]\nkind = \"always\"\n[select]\nkind = \"everyone\"\n\
-                  [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 5\n";
+                  [serve]\nlisten = \"127.0.0.1:0\"\nmin_up = 5\n";
     let everyone = |file: &Path| {
         let text = std::fs::read_to_string(file).unwrap();
         let text = text.replace("[select]\ncohort = 3\n", "");
-        let text = text.replace("[world.availability]\nkind = \"bernoulli\"\nchance = 0.8\n", always);
+        let text = text.replace("[world.availability]\nkind = \"bernoulli\"\nprobability = 0.8\n", always);
         std::fs::write(file, text).unwrap();
     };
     everyone(&own);

@@ -164,8 +164,8 @@ fn what_cannot_be_exported_is_an_error_with_the_remedy() {
         let error = fail(&[&["export", from.to_str().unwrap()], words].concat()).replace(&dir, "DIR");
         assert!(error.starts_with(&format!("error: {expected}")), "{error}");
     };
-    let remedy = "which tells no format; give one of .csv, .parquet, .json, .jsonl, .md, .tex, or say it with --as: \
-                  csv, parquet, json, jsonl, tensorboard, markdown, latex\n";
+    let remedy = "which selects no format; use one of .csv, .parquet, .json, .jsonl, .md, .tex, or give the format \
+                  with --as: csv, parquet, json, jsonl, tensorboard, markdown, latex\n";
     check(&run, &["--to", "a.xls"], &format!("--to a.xls: ends in .xls, {remedy}"));
     check(&run, &["--to", "logs"], &format!("--to logs: has no ending, {remedy}"));
     check(
@@ -175,8 +175,8 @@ fn what_cannot_be_exported_is_an_error_with_the_remedy() {
     );
     for (format, name) in [("a.json", "json"), ("a.jsonl", "jsonl"), ("a.parquet", "parquet")] {
         let expected = format!(
-            "DIR/grid-1 is a grid, and {name} is of single runs; name one of those in DIR/grid-1/cells, or give \
-             --as: csv, tensorboard, markdown, latex\n"
+            "DIR/grid-1 is a grid, but {name} exports single runs; name a run in DIR/grid-1/cells, or give another \
+             format with --as: csv, tensorboard, markdown, latex\n"
         );
         check(&some, &["--to", format], &expected);
     }
@@ -184,8 +184,8 @@ fn what_cannot_be_exported_is_an_error_with_the_remedy() {
         [("a.csv", "csv"), ("a.md", "markdown"), ("a.tex", "latex"), ("logs", "tensorboard")]
     {
         let to = place.path().join("none").join(name);
-        let expected = "DIR/grid-0: a grid of which no run is finished yet, going by DIR/grid-0/results.csv; \
-                        go on with ebbflow compare\n";
+        let expected = "DIR/grid-0: no run of this grid is finished according to DIR/grid-0/results.csv; resume the \
+                        grid with ebbflow compare\n";
         check(&none, &["--to", to.to_str().unwrap(), "--as", format], expected);
         assert!(!to.exists());
     }

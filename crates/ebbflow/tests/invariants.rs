@@ -33,7 +33,7 @@ fn world(clients: [(f64, u32); 4], script: &[Vec<usize>]) -> String {
     )
 }
 
-const LOCAL: &str = "[local]\nkind = \"sgd\"\nrate = 0.1\nsteps = 2\n";
+const LOCAL: &str = "[local]\nkind = \"sgd\"\nlearning_rate = 0.1\nsteps = 2\n";
 const CLIENTS: [(f64, u32); 4] = [(0.0, 1), (3.0, 2), (6.0, 3), (-4.0, 4)];
 
 /// Everyone in the first round, then clients at random.
@@ -60,7 +60,7 @@ fn check_same(what: &str, one: &[f64], other: &[f64]) {
 }
 
 #[test]
-fn who_has_which_id_does_not_matter() {
+fn client_ids_do_not_matter() {
     let script = coins(1, 12);
     // Client i is now numbered `place[i]`.
     let place = [2, 0, 3, 1];
@@ -80,7 +80,7 @@ fn who_has_which_id_does_not_matter() {
 
 /// In two dimensions no two pairs of clients have the same similarity, so that there are no ties.
 #[test]
-fn who_has_which_id_does_not_matter_to_friends() {
+fn client_ids_do_not_matter_to_friends() {
     let play = |centres: &str, script: &str| {
         models(&format!(
             "recipe = \"fl-fdms\"\n{LOCAL}[run]\nrounds = 8\n\
@@ -153,7 +153,7 @@ fn among_identical_clients_it_does_not_matter_who_participates() {
     ] {
         let select = match recipe {
             "fedavg" => "cohort = 2",
-            "fast" => "cohort = 2\nchance = 0.5",
+            "fast" => "cohort = 2\nprobability = 0.5",
             _ => "kind = \"everyone\"",
         };
         let some =
@@ -193,7 +193,7 @@ fn focus_with_one_step_is_mifa_at_a_multiple_of_the_learning_rate() {
         let script: Vec<_> = coins(seed, 40);
         let play = |recipe: &str, learning_rate: f64, empty: &str| {
             models(&format!(
-                "recipe = \"{recipe}\"\n{}[local]\nrate = {learning_rate}\nsteps = 1\n[{empty}]\nempty_rounds = \"step\"",
+                "recipe = \"{recipe}\"\n{}[local]\nlearning_rate = {learning_rate}\nsteps = 1\n[{empty}]\nempty_rounds = \"step\"",
                 world(CLIENTS, &script)
             ))
         };
@@ -210,7 +210,7 @@ fn fast_is_uniform_with_snapshots_only_and_the_other_without() {
     );
     let fast = |probability: f64, around: &str| {
         models(&format!(
-            "recipe = \"fast\"\n{all}[select]\ncohort = 5\nchance = {probability}\naround = {around}"
+            "recipe = \"fast\"\n{all}[select]\ncohort = 5\nprobability = {probability}\naround = {around}"
         ))
     };
     let uniform = "{ kind = \"uniform\", cohort = 3 }";
@@ -249,7 +249,7 @@ fn fast_goes_with_all_other_methods() {
     let fast = "recipe = \"fast\"\n[run]\nrounds = 30\n\
                 [data]\nkind = \"quadratic\"\nclients = 12\ndimension = 2\nspread = 3.0\nclusters = 3\n\
                 [world]\navailability = { kind = \"bernoulli\", probability = 0.4 }\n\
-                [local]\nrate = 0.1\nsteps = 2\n[select]\ncohort = 5\nchance = 0.5\n";
+                [local]\nlearning_rate = 0.1\nsteps = 2\n[select]\ncohort = 5\nprobability = 0.5\n";
     let registry = Registry::standard();
     let mut settings = vec![
         ("fast-prox".to_owned(), "recipe = \"fast-prox\"".to_owned()),

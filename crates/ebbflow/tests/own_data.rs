@@ -41,9 +41,9 @@ fn clients_with_tables_of_their_own_train_one_model() {
     write("grey.csv", rows(10, "size,colour,kind", &["red", "grey"], &["10", "1"]));
     let file = folder.join("fleet.toml");
     let settings = format!(
-        "recipe = \"dropout\"\n[run]\nrounds = 2\n[local]\nrate = 0.05\nsteps = 2\nbatch = 4\n\
+        "recipe = \"dropout\"\n[run]\nrounds = 2\n[local]\nlearning_rate = 0.05\nsteps = 2\nbatch_size = 4\n\
          [data]\nkind = \"table\"\nfile = {:?}\nlabel = \"kind\"\ncategorical = [\"colour\"]\nclients = 2\n\
-         [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 2\n",
+         [serve]\nlisten = \"127.0.0.1:0\"\nmin_up = 2\n",
         folder.join("server.csv")
     );
     std::fs::write(&file, settings).unwrap();
@@ -93,12 +93,12 @@ fn a_server_without_rows_leaves_training_and_evaluation_to_its_clients() {
     std::fs::write(folder.join("one.csv"), rows(20, "size,colour,kind", &["red"], &["a", "b"])).unwrap();
     std::fs::write(folder.join("two.csv"), rows(30, "kind,colour,size", &["blue"], &["c"])).unwrap();
     let file = folder.join("fleet.toml");
-    let settings = "recipe = \"dropout\"\n[run]\nrounds = 2\n[local]\nrate = 0.05\nsteps = 2\nbatch = 4\n\
+    let settings = "recipe = \"dropout\"\n[run]\nrounds = 2\n[local]\nlearning_rate = 0.05\nsteps = 2\nbatch_size = 4\n\
         [data]\nkind = \"table\"\nlabel = \"kind\"\ncategorical = [\"colour\"]\nclients = 2\n\
         [data.encoding]\nclasses = [\"a\", \"b\", \"c\"]\n\
         columns = [{ name = \"colour\", categories = [\"blue\", \"red\"] }, { name = \"size\", mean = 10.0, std = 5.0 }]\n\
         [data.split]\nkind = \"iid\"\nheld_out = 0.25\n\
-        [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 2\njudged_by = \"clients\"\n";
+        [serve]\nlisten = \"127.0.0.1:0\"\nmin_up = 2\nevaluated_by = \"clients\"\n";
     std::fs::write(&file, settings).unwrap();
     let out = folder.join("served");
     let (mut server, url, server_log) = serve(&file, &out);

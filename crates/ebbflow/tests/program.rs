@@ -70,7 +70,7 @@ fn runs_stop_at_their_stop_conditions() {
 fn late_and_partial_updates_are_recorded_as_such() {
     let place = tempfile::tempdir().unwrap();
     let text = "recipe = \"dropout\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [3.0], [6.0]]\n\
-                [local]\nrate = 0.1\nsteps = 2\n[world]\nscript = [[0, { client = 1, steps = 1 }, { client = 2, late = 2 }], [0], [1]]";
+                [local]\nlearning_rate = 0.1\nsteps = 2\n[world]\nscript = [[0, { client = 1, steps = 1 }, { client = 2, late = 2 }], [0], [1]]";
     let rows = rows(&record(place.path(), "run", text, &[]));
     let list = |round: usize, key: &str| rows[round][key].to_string();
     assert_eq!(
@@ -133,7 +133,7 @@ fn a_grid_runs_in_parts_and_ends_with_the_same_table() {
     );
 
     let message = succeed(&["compare", &config, "--quiet", "--at-most", "5", "--out", &in_parts]);
-    assert!(message.contains("7 of 12 runs are left; go on with: ebbflow compare"), "{message}");
+    assert!(message.contains("7 of 12 runs are left; resume with: ebbflow compare"), "{message}");
     assert_eq!(csv(&in_parts).lines().count(), 6);
     // A later invocation may have only the CSV.
     std::fs::remove_dir_all(Path::new(&in_parts).join("cells")).unwrap();
@@ -305,7 +305,7 @@ objective = "objective"
 "#;
 
 #[test]
-fn decisions_about_newcomers_and_leavers_are_recorded_and_shown() {
+fn decisions_about_arrivals_and_departures_are_recorded_and_shown() {
     let place = tempfile::tempdir().unwrap();
     let run = record(place.path(), "a", COMING_AND_GOING, &["--set", "objective.arrivals.kind=auto"]);
     let rows = rows(&run);
@@ -345,7 +345,7 @@ fn a_run_that_diverges_stops_before_its_end_and_keeps_its_last_good_checkpoint()
     // With this learning rate every step multiplies the distance from the optimum by some hundred, until it
     // overflows.
     let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\ncheckpoint_every = 4\n[data]\nkind = \"quadratic\"\n\
-                    centres = [[1.0], [3.0]]\n[local]\nrate = 100.0\nsteps = 1\n";
+                    centres = [[1.0], [3.0]]\n[local]\nlearning_rate = 100.0\nsteps = 1\n";
     std::fs::write(&file, settings).unwrap();
     let out = common::run(&["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()]);
     let message = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -366,11 +366,11 @@ fn a_run_that_diverges_stops_before_its_end_and_keeps_its_last_good_checkpoint()
 }
 
 #[test]
-fn a_guarded_run_voids_rounds_and_stops_after_so_many() {
+fn a_guarded_run_stops_after_max_void_void_rounds() {
     let place = tempfile::tempdir().unwrap();
     let (file, folder) = (place.path().join("run.toml"), place.path().join("run"));
     let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\n[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]\n\
-                    [local]\nrate = 100.0\nsteps = 1\n[guard]\nmost_void = 3\n";
+                    [local]\nlearning_rate = 100.0\nsteps = 1\n[guard]\nmax_void = 3\n";
     std::fs::write(&file, settings).unwrap();
     let out = common::run(&["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()]);
     let message = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -387,7 +387,7 @@ fn a_guarded_run_voids_rounds_and_stops_after_so_many() {
 
 #[cfg(unix)]
 #[test]
-fn output_that_nobody_reads_stops_the_run_but_loses_nothing() {
+fn closed_output_stops_the_run_but_loses_nothing() {
     use std::io::{BufRead, BufReader, Read};
     use std::process::Stdio;
 
@@ -409,7 +409,7 @@ fn output_that_nobody_reads_stops_the_run_but_loses_nothing() {
     let mut message = String::new();
     child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
     assert!(child.wait().unwrap().success());
-    assert!(message.contains("Go on with: ebbflow resume"), "{message}");
+    assert!(message.contains("Resume with: ebbflow resume"), "{message}");
     assert_eq!(common::checkpoints(&out).len(), 1);
 }
 

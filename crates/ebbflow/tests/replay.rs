@@ -242,7 +242,7 @@ fn what_cannot_be_replayed_is_named_with_the_remedy() {
     };
     check(
         &[folder, "--recipe", "e3cs", "--set", "run.rounds=13"],
-        "--set run.rounds=13: only 12 rounds were recorded, and nobody knows who was there later; give at most 12",
+        "--set run.rounds=13: the recording has 12 rounds, and participation after them is unknown; give at most 12",
     );
     check(
         &[folder, "--set", "data.clients=11"],
@@ -271,7 +271,10 @@ fn methods_assume_the_population_of_the_record_or_are_refused() {
     let served = std::fs::read_to_string(&settings).unwrap() + "\n[serve]\nclients = 40\ndeadline_s = 3.0\n";
     std::fs::write(&settings, served).unwrap();
     let error = fail(&["replay", recorded.to_str().unwrap()]);
-    assert!(error.contains("reckoned with 40 clients") && error.contains("--set data.clients=40"), "{error}");
+    assert!(
+        error.contains("methods assumed 40 clients") && error.contains("--set data.clients=40"),
+        "{error}"
+    );
     let as_many = replayed(&recorded, "as-many", &["--set", "data.clients=40"]);
     assert_eq!(rows(&as_many).len(), 12);
 }

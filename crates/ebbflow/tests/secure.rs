@@ -34,9 +34,9 @@ fn a_client_is_shut_out_of_a_server_with_tls_by_its_number() {
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     let file = folder.join("fleet.toml");
     // The run would last for hours, so no client leaves because it is over.
-    let settings = "recipe = \"dropout\"\n[run]\nrounds = 10000000\n[local]\nrate = 0.05\nsteps = 1\n\
+    let settings = "recipe = \"dropout\"\n[run]\nrounds = 10000000\n[local]\nlearning_rate = 0.05\nsteps = 1\n\
                     [data]\nkind = \"synthetic\"\nclients = 3\n[evaluate]\nevery = 1000000\n\
-                    [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 2\n\
+                    [serve]\nlisten = \"127.0.0.1:0\"\nmin_up = 2\n\
                     tls = { certificate = \"certs/server.pem\", key = \"certs/server.key\" }\n";
     std::fs::write(&file, settings).unwrap();
     let out = folder.join("served");
@@ -80,7 +80,7 @@ fn a_server_that_must_be_another_is_not_started() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let file = folder.join("fleet.toml");
-    let settings = "recipe = \"dropout\"\n[run]\nrounds = 10000000\n[local]\nrate = 0.05\nsteps = 1\n[data]\nkind = \"synthetic\"\nclients = 2\n\
+    let settings = "recipe = \"dropout\"\n[run]\nrounds = 10000000\n[local]\nlearning_rate = 0.05\nsteps = 1\n[data]\nkind = \"synthetic\"\nclients = 2\n\
                     [serve]\nlisten = \"127.0.0.1:0\"\n";
     std::fs::write(&file, settings).unwrap();
     let right = folder.join("right");

@@ -102,7 +102,7 @@ fn a_run_with_training_and_one_without_select_the_same_clients() {
     let place = tempfile::tempdir().unwrap();
     let trained = format!(
         "[run]\nrounds = 200\nseed = 5\n[data]\nkind = \"quadratic\"\nclients = 10\ndimension = 1\n\
-         [local]\nrate = 0.1\nsteps = 1\n{COIN}"
+         [local]\nlearning_rate = 0.1\nsteps = 1\n{COIN}"
     );
     let folder = record(place.path(), "trained", &trained, &[]);
     let (selected, cep, selections, regret) = counted(&folder, 10);
@@ -143,7 +143,7 @@ fn a_grid_has_the_columns_of_selection() {
     let place = tempfile::tempdir().unwrap();
     let text = format!(
         "[run]\nrounds = 20\n[data]\nkind = \"quadratic\"\nclients = 10\ndimension = 1\n\
-         [local]\nrate = 0.1\nsteps = 1\n{COIN}[grid]\nseeds = [5]\nrecipes = [\"fedavg\"]"
+         [local]\nlearning_rate = 0.1\nsteps = 1\n{COIN}[grid]\nseeds = [5]\nrecipes = [\"fedavg\"]"
     );
     let (config, out) = (write(place.path(), "grid.toml", &text), place.path().join("grid"));
     succeed(&["compare", &config, "--quiet", "--out", out.to_str().unwrap()]);
@@ -182,7 +182,7 @@ fn schemes_that_probe_losses_are_named() {
     let words = ["selection", &config, "--out", out.to_str().unwrap()];
     let output = common::run(&words);
     let aside = String::from_utf8(output.stderr).unwrap();
-    assert!(aside.contains("\npow-d: goes by losses or speeds that clients report; "), "{aside}");
+    assert!(aside.contains("\npow-d: uses losses or speeds that clients report; "), "{aside}");
     let json: Value = serde_json::from_str(&succeed(&["selection", &config, "--json"])).unwrap();
     assert_eq!(json["probed"], true);
 }

@@ -194,7 +194,7 @@ fn a_damaged_checkpoint_of_a_simulation_is_passed_over_and_the_end_is_the_same()
 
 #[cfg(unix)]
 #[test]
-fn what_a_server_and_its_clients_keep_nobody_else_can_read_or_lock() {
+fn files_of_a_server_and_its_clients_are_readable_and_lockable_by_their_user_only() {
     use std::os::unix::fs::PermissionsExt;
 
     fn modes(folder: &Path) -> Vec<(PathBuf, u32)> {
@@ -228,7 +228,7 @@ fn what_a_server_and_its_clients_keep_nobody_else_can_read_or_lock() {
     fs::set_permissions(&fleet.out, fs::Permissions::from_mode(0o755)).unwrap();
     let log = fleet.play(0);
     assert!(
-        log.contains("other users of this machine can look into it (mode 755")
+        log.contains("other users of this machine can read and lock this folder (mode 755")
             && log.contains("chmod -R go-rwx")
     );
     // Simulations are no secret: they follow the user's own umask.

@@ -61,8 +61,8 @@ fn a_table_and_a_plot_of_client_similarity() {
     let message = succeed(&words);
     let lines: Vec<_> = message.lines().collect();
     assert_eq!(lines[0], folder.display().to_string());
-    assert_eq!(lines[1], "after 14 rounds: 12 clients met somebody, 66 of 66 pairs met");
-    let oracle = "for 12 of 12 clients the least alike inside is more alike than the most alike outside";
+    assert_eq!(lines[1], "after 14 rounds: 12 clients were compared with another, 66 of 66 pairs compared");
+    let oracle = "for 12 of 12 clients the least similar client within is more similar than any outside";
     assert!(lines[2].starts_with("oracle: mean similarity 0.99") && lines[2].ends_with(oracle), "{message}");
     let heading: Vec<_> = lines[4].split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
     let expected = [
@@ -110,11 +110,14 @@ fn without_true_clusters_the_plot_puts_similar_clients_side_by_side() {
     // Even and odd clients are similar, but without ground truth. Client 5 is never compared with client 0.
     let text = "recipe = \"fl-fdms\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\n\
                 centres = [[9.0, 0.1], [0.1, 9.0], [8.0, 0.0], [0.0, 8.0], [7.0, 0.1], [0.2, 7.0]]\n\
-                [local]\nrate = 0.1\nsteps = 2\n[world]\nscript = [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5], [0, 1]]";
+                [local]\nlearning_rate = 0.1\nsteps = 2\n[world]\nscript = [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5], [0, 1]]";
     let folder = record(place.path(), "run", text, &[]);
     let out = place.path().join("out");
     let message = succeed(&["friends", folder.to_str().unwrap(), "--out", out.to_str().unwrap(), "--dark"]);
-    assert!(message.contains("after 3 rounds: 6 clients met somebody, 14 of 15 pairs met"), "{message}");
+    assert!(
+        message.contains("after 3 rounds: 6 clients were compared with another, 14 of 15 pairs compared"),
+        "{message}"
+    );
     assert!(!message.contains("oracle") && !message.contains("note:"), "{message}");
     let svg = fs::read_to_string(out.join("round-000003.svg")).unwrap();
     assert!(svg.contains("client, alike ones side by side") && svg.contains("\nnever met\n"));
@@ -129,7 +132,7 @@ fn without_the_data_friends_are_shown_all_the_same() {
     (0..120).for_each(|row| table += &format!("{}.5,{},{}\n", row % 7, row % 11, row % 4));
     write(place.path(), "table.csv", &table);
     let text = "recipe = \"fl-fdms\"\n[run]\nrounds = 2\n[data]\nkind = \"table\"\nfile = \"DIR/table.csv\"\nlabel = \"label\"\n\
-                clients = 4\n[data.split]\nkind = \"clustered\"\nclasses = 2\n[local]\nrate = 0.1\nsteps = 2\nbatch = 4";
+                clients = 4\n[data.split]\nkind = \"clustered\"\nclasses = 2\n[local]\nlearning_rate = 0.1\nsteps = 2\nbatch_size = 4";
     let text = text.replace("DIR", place.path().to_str().unwrap());
     let folder = record(place.path(), "run", &text, &[]);
     let out = place.path().join("out");
@@ -138,10 +141,10 @@ fn without_the_data_friends_are_shown_all_the_same() {
     fs::remove_file(place.path().join("table.csv")).unwrap();
     let message = succeed(&words);
     assert!(
-        message.contains("note: true clusters are not known here: ") && message.contains("table.csv"),
+        message.contains("note: the true clusters are unknown here: ") && message.contains("table.csv"),
         "{message}"
     );
-    assert!(message.contains("6 of 6 pairs met") && !message.contains("oracle"), "{message}");
+    assert!(message.contains("6 of 6 pairs compared") && !message.contains("oracle"), "{message}");
     let json: Value = serde_json::from_str(&succeed(&["friends", words[1], "--json"])).unwrap();
     assert_eq!((json["notes"].as_array().unwrap().len(), &json["oracle"]), (1, &Value::Null));
 }
@@ -160,12 +163,12 @@ fn wrong_arguments_are_errors_with_a_remedy() {
     check(&[&format!("{run}-not")], "DIR/run-not: there is no such folder");
     check(
         &[lonely],
-        "DIR/lonely: this run recorded no friends, for its substitution compares nobody; run one with \
+        "DIR/lonely: this run has no similarity matrix, because its substitution does not compare clients; use \
          recipe = \"fl-fdms\", or substitute.kind = \"friend\"",
     );
     check(
         &[run, "--round", "5"],
-        "--round 5: DIR/run has friends after so many rounds: 4, 8, 12, 14; give one of these, or leave it out",
+        "--round 5: DIR/run has similarity matrices after these rounds: 4, 8, 12, 14; give one of them, or leave out --round",
     );
     let file = folder.join("friends/round-000008.parquet");
     let mut bytes = fs::read(&file).unwrap();
@@ -180,8 +183,8 @@ fn wrong_arguments_are_errors_with_a_remedy() {
     fs::remove_dir_all(folder.join("friends")).unwrap();
     check(
         &[run],
-        "DIR/run: no friends were recorded so far: with recipe = \"fl-fdms\", or substitute.kind = \"friend\" they come \
-         with checkpoints and at the end; go on with: ebbflow resume DIR/run",
+        "DIR/run: no similarity matrix is recorded yet; recipe = \"fl-fdms\", or substitute.kind = \"friend\" \
+         records it with checkpoints and at the end. Resume with: ebbflow resume DIR/run",
     );
     assert_eq!(run_code(&[run]), Some(2));
 }
@@ -258,7 +261,7 @@ fn the_absences_cost_what_the_theorem_allows_and_friends_make_them_cheaper() {
 }
 
 #[test]
-fn the_record_holds_who_stood_in_for_whom() {
+fn the_record_holds_the_stand_ins() {
     let place = tempfile::tempdir().unwrap();
     let folder = record(place.path(), "run", CLUSTERED, &[]);
     let rows = rows(&folder);

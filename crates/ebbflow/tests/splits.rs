@@ -6,8 +6,8 @@ use std::path::Path;
 
 use common::{assert_same, contents, ebbflow, fail, succeed, write};
 
-const RUN: &str = "recipe = \"full\"\n[run]\nrounds = 2\n[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\n\
-                   epochs = 1\nbatch = 5\n[evaluate]\nper_class = true\noracle_per_client = true\n\
+const RUN: &str = "recipe = \"full\"\n[run]\nrounds = 2\n[model]\nkind = \"logistic\"\n[local]\nlearning_rate = 0.01\n\
+                   epochs = 1\nbatch_size = 5\n[evaluate]\nper_class = true\noracle_per_client = true\n\
                    [data]\nkind = \"mnist\"\nclients = 10\n";
 
 /// Every kind, with settings that fit 600 images among 10 clients, and the remark that it prints apart from

@@ -189,7 +189,7 @@ const MIXED_RESPONSES: &str = r#"[
 fn focus_moves_by_the_sum_of_what_clients_remember() {
     let learning_rate = 0.02;
     let text = format!(
-        "{}[server]\nkind = \"focus\"\n[local]\nkind = \"watched-focus\"\nrate = {learning_rate}\nsteps = 2\n",
+        "{}[server]\nkind = \"focus\"\n[local]\nkind = \"watched-focus\"\nlearning_rate = {learning_rate}\nsteps = 2\n",
         scripted(90, MIXED_RESPONSES, "repeat")
     );
     let (seen, models) = watched(&text, 90, WATCHED_FOCUS);
@@ -242,7 +242,7 @@ fn scripted(rounds: u32, script: &str, after: &str) -> String {
 fn variates(option: &str, rounds: u32, script: &str, after: &str) -> Vec<Variates> {
     let text = format!(
         "{}[server]\nkind = \"scaffold\"\n\
-         [local]\nkind = \"watched\"\noption = \"{option}\"\nrate = 0.1\nsteps = 2\n",
+         [local]\nkind = \"watched\"\noption = \"{option}\"\nlearning_rate = 0.1\nsteps = 2\n",
         scripted(rounds, script, after)
     );
     watched(&text, rounds, WATCHED).0

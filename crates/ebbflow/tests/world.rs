@@ -34,7 +34,7 @@ fn json(words: &[&str]) -> Value {
 #[test]
 fn a_world_is_played_and_shown() {
     let place = tempfile::tempdir().unwrap();
-    let text = format!("{DATA}[world.availability]\nkind = \"markov\"\ncomes = 0.2\ngoes = 0.2");
+    let text = format!("{DATA}[world.availability]\nkind = \"markov\"\ndown_to_up = 0.2\nup_to_down = 0.2");
     let config = write(place.path(), "a.toml", &text);
     let out = place.path().join("out");
     let message = succeed(&["world", &config, "--rounds", "500", "--out", out.to_str().unwrap()]);
@@ -59,7 +59,7 @@ fn a_world_is_played_and_shown() {
 #[test]
 fn an_exported_world_plays_again() {
     let place = tempfile::tempdir().unwrap();
-    let first = format!("{DATA}[world.availability]\nkind = \"bernoulli\"\nchance = 0.3");
+    let first = format!("{DATA}[world.availability]\nkind = \"bernoulli\"\nprobability = 0.3");
     let trace = place.path().join("trace.csv");
     let trace = trace.to_str().unwrap();
     let words =
@@ -112,8 +112,8 @@ fn what_is_not_taken_as_recorded_is_noted() {
     let missing = format!("{trace}: clients 1 and 2 do not occur and are never up");
     let config = |rest: &str| {
         format!(
-            "recipe = \"dropout\"\n[run]\nrounds = 2\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\n\
-             epochs = 1\nbatch = 5\n{world}\n{rest}"
+            "recipe = \"dropout\"\n[run]\nrounds = 2\n{DATA}[model]\nkind = \"logistic\"\n[local]\nlearning_rate = 0.01\n\
+             epochs = 1\nbatch_size = 5\n{world}\n{rest}"
         )
     };
     let out = |name: &str| place.path().join(name).display().to_string();
@@ -150,13 +150,13 @@ fn stderr_of(words: &[&str]) -> String {
 /// five clusters. `TRACE` and `MEMBERS` stand for files that a test writes.
 const WORLDS: &[&str] = &[
     "[world.availability]\nkind = \"always\"",
-    "[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
+    "[world.availability]\nkind = \"bernoulli\"\nprobability = 0.6",
     "[world.availability]\nkind = \"dropout\"\nratio = 0.5\nclusters = \"data\"\nfull_first_round = true",
     "[world.availability]\nkind = \"index\"\nlaw = \"beta\"\nshare = 0.4",
-    "[world.availability]\nkind = \"markov\"\nchance = 0.5",
-    "[world.availability]\nkind = \"cyclic\"\ncycle = 6\nchance = 0.5",
+    "[world.availability]\nkind = \"markov\"\nprobability = 0.5",
+    "[world.availability]\nkind = \"cyclic\"\ncycle = 6\nprobability = 0.5",
     "[world.availability]\nkind = \"periodic\"\ngroups = 2\nrounds = 2",
-    "[world.availability]\nkind = \"non-stationary\"\nchance = 0.7",
+    "[world.availability]\nkind = \"non-stationary\"\nprobability = 0.7",
     "[world.availability]\nkind = \"tau-max\"\ntau = 3",
     "[world.availability]\nkind = \"min-separation\"\nrounds = 2",
     "[world.availability]\nkind = \"labels\"\nmean = 0.5",
@@ -171,14 +171,14 @@ const WORLDS: &[&str] = &[
     "[world]\ndeadline_s = 3.0\n[world.link]\nkind = \"flash\"\nkbit_s = 0.05",
     "[world]\ndeadline_s = 3.0\n[world.link]\nkind = \"mobiperf\"\nkbit_s = 0.01",
     "[world.churn]\nfrom_start = 0.5\narrivals = 1.0\nlifetime = 4.0",
-    "[world]\noutages = [{ from = 2, until = 9, clients = [0, 1, 2, 3] }]\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.8",
+    "[world]\noutages = [{ from = 2, until = 9, clients = [0, 1, 2, 3] }]\n[world.availability]\nkind = \"bernoulli\"\nprobability = 0.8",
     "[world]\narrivals = [{ round = 2, clients = [3, 4, 5], every = 2 }]\ndepartures = [{ round = 3, clients = [7, 8] }]",
     "[world]\nmembers = \"MEMBERS\"",
-    "[world]\ndeadline_s = 4.0\nspeed_spread = 1.0\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
+    "[world]\ndeadline_s = 4.0\nspeed_spread = 1.0\n[world.availability]\nkind = \"bernoulli\"\nprobability = 0.6",
     "[world]\ndeadline_s = 3.0\nspeed_spread = 1.0\nafter_deadline = \"late\"\n\
-     [world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
-    "[world]\ndeadline_s = 60.0\nwhen_waited_for = \"next-up\"\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
-    "[world]\ndeadline_s = 60.0\nwhen_waited_for = \"never\"\n[world.availability]\nkind = \"bernoulli\"\nchance = 0.6",
+     [world.availability]\nkind = \"bernoulli\"\nprobability = 0.6",
+    "[world]\ndeadline_s = 60.0\nwhen_waited_for = \"next-up\"\n[world.availability]\nkind = \"bernoulli\"\nprobability = 0.6",
+    "[world]\ndeadline_s = 60.0\nwhen_waited_for = \"never\"\n[world.availability]\nkind = \"bernoulli\"\nprobability = 0.6",
     "[world]\nscript = [[0, 1, 2, 3, 4, 5, 6], [0, { client = 1, steps = 3 }, { client = 2, late = 3 }, 9], [0, 1, 2, 3]]\n\
      after_script = \"repeat\"",
     // All at once.
@@ -244,8 +244,8 @@ const ROLL_CALL_KEYS: [&str; 5] = ["n_enrolled", "joined", "left", "n_up", "up"]
 /// The rows of eight rounds of a recipe in a world; `rest` ends its `[local]` table, or is another table.
 fn rows(place: &Path, world: &str, recipe: &str, rest: &str) -> Vec<Value> {
     let text = format!(
-        "recipe = \"{recipe}\"\n[run]\nrounds = 8\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\n\
-         epochs = 4\nbatch = 5\n{rest}\n{world}"
+        "recipe = \"{recipe}\"\n[run]\nrounds = 8\n{DATA}[model]\nkind = \"logistic\"\n[local]\nlearning_rate = 0.01\n\
+         epochs = 4\nbatch_size = 5\n{rest}\n{world}"
     );
     let config = write(place, "a.toml", &text);
     let out = tempfile::tempdir_in(place).unwrap().path().join("run");
@@ -328,7 +328,7 @@ fn assert_same_responses(one: &[Value], other: &[Value], world: &str) {
 fn two_recipes_see_the_same_world() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
-    let recorded = format!("{DATA}[world.availability]\nkind = \"bernoulli\"\nchance = 0.6");
+    let recorded = format!("{DATA}[world.availability]\nkind = \"bernoulli\"\nprobability = 0.6");
     let trace = place.join("trace.csv").display().to_string();
     succeed(&[
         "world",
@@ -351,7 +351,7 @@ fn two_recipes_see_the_same_world() {
         }
         let world = &world.replace("TRACE", &trace).replace("MEMBERS", &members);
         let cohort = "[select]\nkind = \"uniform\"\ncohort = 5";
-        let held = "kind = \"fedprox\"\nmu = 1.0";
+        let held = "kind = \"fedprox\"\nproximal_mu = 1.0";
         // Runs that select the same clients receive the same responses, though their models differ.
         let [everyone, patient] = ["dropout", "full"].map(|recipe| {
             let (one, other) = (rows(place, world, recipe, ""), rows(place, world, recipe, held));
@@ -443,7 +443,7 @@ fn phones_of_flash_drive_a_run() {
     let Some(data) = data_folder("the run on phones of FLASH") else { return };
     let place = tempfile::tempdir().unwrap();
     let text = format!(
-        "recipe = \"dropout\"\n[run]\nrounds = 40\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\nepochs = 1\n\
+        "recipe = \"dropout\"\n[run]\nrounds = 40\n{DATA}[model]\nkind = \"logistic\"\n[local]\nlearning_rate = 0.01\nepochs = 1\n\
          batch_size = 5\n[world]\ndeadline_s = 600.0\n[world.availability]\nkind = \"trace\"\n\
          file = \"traces/flash-ready-1000.csv.gz\"\nround_s = 3600.0\n[world.link]\nkind = \"flash\""
     );
@@ -463,7 +463,7 @@ fn phones_of_flash_drive_a_run() {
 fn accuracy_is_plotted_against_rounds_hours_and_bytes() {
     let place = tempfile::tempdir().unwrap();
     let text = format!(
-        "recipe = \"dropout\"\n[run]\nrounds = 5\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\nepochs = 1\n\
+        "recipe = \"dropout\"\n[run]\nrounds = 5\n{DATA}[model]\nkind = \"logistic\"\n[local]\nlearning_rate = 0.01\nepochs = 1\n\
          batch_size = 5\n[world]\ndeadline_s = 3600.0\n[world.work]\nkind = \"failure\"\nsuccess = 0.5"
     );
     let out = place.path().join("run");
@@ -476,14 +476,14 @@ fn accuracy_is_plotted_against_rounds_hours_and_bytes() {
         assert!(fs::read_to_string(file).unwrap().contains(&format!("\n{axis}\n")), "{axis}");
     }
     let error = fail(&["show", out, "--plot", "a.gif"]);
-    assert!(error.contains("--plot a.gif: the ending says the format; give .svg or .png"), "{error}");
+    assert!(error.contains("--plot a.gif: the extension selects the format; give .svg or .png"), "{error}");
 }
 
 #[test]
 fn an_exported_world_has_the_same_members() {
     let place = tempfile::tempdir().unwrap();
     let place = place.path();
-    let up = "[world.availability]\nkind = \"bernoulli\"\nchance = 0.6\n";
+    let up = "[world.availability]\nkind = \"bernoulli\"\nprobability = 0.6\n";
     let worlds = [
         "[world]\narrivals = [{ round = 2, clients = [3, 4, 5], every = 2 }, { round = 6, clients = [7] }]\n\
          departures = [{ round = 3, clients = [7, 8] }]\n",
@@ -536,7 +536,7 @@ fn an_exported_world_has_the_same_members() {
 fn a_grid_has_no_plot_of_its_own() {
     let place = tempfile::tempdir().unwrap();
     let text = format!(
-        "[run]\nrounds = 2\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\nepochs = 1\nbatch = 5\n\
+        "[run]\nrounds = 2\n{DATA}[model]\nkind = \"logistic\"\n[local]\nlearning_rate = 0.01\nepochs = 1\nbatch_size = 5\n\
          [grid]\nrecipes = [\"dropout\"]\nseeds = [1]\n"
     );
     let out = place.path().join("grid").display().to_string();
@@ -544,7 +544,8 @@ fn a_grid_has_no_plot_of_its_own() {
     let plot = place.path().join("a.svg").display().to_string();
     let check = |words: &[&str], expected: &str| {
         let error = fail(&[&["show", &out], words].concat());
-        let remedy = format!("{out} is a grid, and only runs are drawn; name one of the runs in {out}/cells");
+        let remedy =
+            format!("{out} is a grid, and only single runs are plotted; name one of the runs in {out}/cells");
         assert!(error.contains(&format!("{expected}: {remedy}")), "{error}");
         assert!(!Path::new(&plot).exists());
     };
@@ -565,8 +566,8 @@ fn a_grid_has_no_plot_of_its_own() {
 fn schedules_end_with_the_run() {
     let place = tempfile::tempdir().unwrap();
     let text = format!(
-        "recipe = \"dropout\"\n[run]\nrounds = 6\n{DATA}[model]\nkind = \"logistic\"\n[local]\nrate = 0.01\n\
-         epochs = 1\nbatch = 5\n[world]\narrivals = [{{ round = 5, clients = [3] }}]\n"
+        "recipe = \"dropout\"\n[run]\nrounds = 6\n{DATA}[model]\nkind = \"logistic\"\n[local]\nlearning_rate = 0.01\n\
+         epochs = 1\nbatch_size = 5\n[world]\narrivals = [{{ round = 5, clients = [3] }}]\n"
     );
     let config = write(place.path(), "a.toml", &text);
     let folder = |name: &str| place.path().join(name).display().to_string();

@@ -108,7 +108,7 @@ fn an_oracle_of_unknown_probabilities() {
 }
 
 #[test]
-fn methods_that_would_count_somebody_twice() {
+fn methods_that_would_count_a_client_twice() {
     refused(
         SMALL,
         &["recipe=fedau", "substitute.kind=friend"],
@@ -247,16 +247,15 @@ fn values_of_the_wrong_kind() {
          model, world, evaluate, stop, clip, guard, serve, swarm, objective, select, local, substitute, aggregate, server",
     );
     refused(
-        "recipe = \"fast\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n[local]\nrate = 0.1\nsteps = 1\n",
+        "recipe = \"fast\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n[local]\nlearning_rate = 0.1\nsteps = 1\n",
         &["select.cohort=1"],
-        "recipe \"fast\": select.kind = \"fast\": it follows the clients' training accuracy, and this data has no labels, so no round \
-         would ever be a snapshot; give probability = Q or every = N",
+        "recipe \"fast\": select.kind = \"fast\": snapshots by training accuracy need labels, and this data has \
+         none, so no round would be a snapshot; give probability = Q or every = N",
     );
     refused(
         SMALL,
         &["clip={}"],
-        "--set clip={}: clip: no bound is given; write norm = LENGTH, or times = N for N times the \
-         usual length",
+        "--set clip={}: clip: no bound is given; set norm = LENGTH, or times = N for N times the usual length",
     );
     refused(
         SMALL,
@@ -267,15 +266,15 @@ fn values_of_the_wrong_kind() {
             "local.steps=1",
             "server.kind=scaffold",
         ],
-        "--set clip.norm=1: clients send more than weights (running statistics, or what they remember), which would stay \
-         without a bound; write times = N, or side_vectors = LENGTH too",
+        "--set clip.norm=1: clients also send side vectors (running statistics or control variates), which would \
+         have no bound; set times = N, or side_vectors = LENGTH as well",
     );
     refused(SMALL, &["clip.norm=0"], "--set clip.norm=0: 0 is out of range; give a number above 0");
     refused(
         SMALL,
         &["select.cohort=3"],
-        "--set select.cohort=3: unknown key; keys of kind \"everyone\": wait; leave it out with recipe \"dropout\", or, in a grid, \
-         give it to those that take one: [[grid.method]] select = { cohort = N }",
+        "--set select.cohort=3: unknown key; keys of kind \"everyone\": wait; leave it out with recipe \"dropout\", \
+         or, in a grid, set it for the methods that take one: [[grid.method]] select = { cohort = N }",
     );
     refused(
         SMALL,
@@ -286,7 +285,7 @@ fn values_of_the_wrong_kind() {
 
 #[test]
 fn a_target_that_can_never_be_reached() {
-    let text = "recipe = \"dropout\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0]]\n[local]\nrate = 0.1\nsteps = 1";
+    let text = "recipe = \"dropout\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0]]\n[local]\nlearning_rate = 0.1\nsteps = 1";
     refused(
         text,
         &["stop.accuracy=0.5"],
@@ -313,7 +312,7 @@ fn more_metrics_than_the_data_allows() {
     );
     refused(SMALL, &["evaluate.top_k=5"], "--set evaluate.top_k=5: expected a list in brackets");
     let text = "recipe = \"dropout\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0]]\n\
-                [local]\nrate = 0.1\nsteps = 1\n[evaluate]\n";
+                [local]\nlearning_rate = 0.1\nsteps = 1\n[evaluate]\n";
     refused(
         &format!("{text}per_class = true"),
         &[],
@@ -369,7 +368,7 @@ fn labels_beyond_the_classes() {
         std::fs::write(folder.join(format!("{part}-labels-idx1-ubyte")), labels).unwrap();
     }
     let text = "recipe = \"full\"\n[run]\nrounds = 1\n[data]\nkind = \"mnist\"\nclients = 2\n\
-                [local]\nrate = 0.1\nsteps = 1";
+                [local]\nlearning_rate = 0.1\nsteps = 1";
     let config = write(place.path(), "a.toml", text);
     let out = place.path().join("run");
     let words = ["run", &config, "--quiet", "--out", out.to_str().unwrap()];
@@ -396,7 +395,7 @@ fn unknown_settings() {
 #[test]
 fn scripts_that_cannot_be_played() {
     let base = "[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n\
-                [select]\nkind = \"everyone\"\n[local]\nrate = 0.1\nsteps = 1\n[world]\n";
+                [select]\nkind = \"everyone\"\n[local]\nlearning_rate = 0.1\nsteps = 1\n[world]\n";
     refused(
         &format!("{base}script = [[0, 2]]"),
         &[],
@@ -480,10 +479,10 @@ fn a_full_disk_loses_nothing() {
 }
 
 #[test]
-fn a_client_that_returns_nonsense_counts_as_silent() {
+fn a_client_that_returns_nonsense_counts_as_absent() {
     let place = tempfile::tempdir().unwrap();
     let base = "recipe = \"dropout\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[0.0, 1.0], [3.0, 2.0]]\n\
-                start = [10.0, 10.0]\n[local]\nrate = 0.1\nsteps = 2\n[world]\n";
+                start = [10.0, 10.0]\n[local]\nlearning_rate = 0.1\nsteps = 2\n[world]\n";
     let run = |name: &str, script: &str| {
         let config = write(place.path(), &format!("{name}.toml"), &format!("{base}script = {script}"));
         let out = place.path().join(name);
@@ -505,10 +504,10 @@ fn a_client_that_returns_nonsense_counts_as_silent() {
 }
 
 #[test]
-fn a_client_that_diverges_is_named_and_counts_as_silent() {
+fn a_client_that_diverges_is_named_and_counts_as_absent() {
     let place = tempfile::tempdir().unwrap();
     let base = "recipe = \"dropout\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [3.0], [9.0]]\n\
-                start = [10.0]\n[local]\nrate = 0.1\nsteps = 20\n[world]\nscript = ";
+                start = [10.0]\n[local]\nlearning_rate = 0.1\nsteps = 20\n[world]\nscript = ";
     let run = |name: &str, script: &str, curvature: &str| {
         let config = write(place.path(), &format!("{name}.toml"), &format!("{base}{script}"));
         let out = place.path().join(name);
@@ -675,7 +674,7 @@ fn revoking_nothing_and_nowhere() {
 }
 
 #[test]
-fn revoking_a_number_that_nobody_had_is_done_and_reported() {
+fn revoking_a_number_that_no_client_had_is_done_and_reported() {
     let place = tempfile::tempdir().unwrap();
     let run = common::record(place.path(), "run", SMALL, &[]);
     std::fs::write(run.join("server.key"), [7; 32]).unwrap();
@@ -683,7 +682,7 @@ fn revoking_a_number_that_nobody_had_is_done_and_reported() {
     let output = common::run(&["revoke", &run, "3", "999"]);
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{message}");
-    assert!(message.contains("client 999: no round of the record has anybody of this number"), "{message}");
+    assert!(message.contains("client 999: no recorded round has a client of this number"), "{message}");
     assert!(!message.contains("client 3:"), "{message}");
     assert_eq!(std::fs::read_to_string(place.path().join("run/revoked.txt")).unwrap(), "3\n999\n");
 }
@@ -691,7 +690,7 @@ fn revoking_a_number_that_nobody_had_is_done_and_reported() {
 #[test]
 fn metrics_beyond_this_machine_take_a_token_that_is_hard_to_guess() {
     let place = tempfile::tempdir().unwrap();
-    let run = "recipe = \"dropout\"\n[run]\nrounds = 1\n[data]\nkind = \"synthetic\"\n[local]\nrate = 0.05\nsteps = 1\n";
+    let run = "recipe = \"dropout\"\n[run]\nrounds = 1\n[data]\nkind = \"synthetic\"\n[local]\nlearning_rate = 0.05\nsteps = 1\n";
     let out = place.path().join("served").display().to_string();
     let refused = |serve: &str| {
         let text = format!("{run}[serve]\nlisten = \"127.0.0.1:0\"\nmetrics = \"0.0.0.0:0\"\n{serve}");
@@ -703,7 +702,7 @@ fn metrics_beyond_this_machine_take_a_token_that_is_hard_to_guess() {
     write(place.path(), "scrapes", "short\n");
     let message = refused("metrics_token = \"scrapes\"");
     assert!(
-        message.contains("a token of 5 characters can be guessed (serve.metrics_token); give at least 16"),
+        message.contains("a token of 5 characters can be guessed (serve.metrics_token); use at least 16"),
         "{message}"
     );
     let message = refused("metrics_token = \"nowhere\"");
@@ -769,7 +768,7 @@ fn settings_without_effect_are_reported_when_a_run_starts() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stderr).unwrap()
     };
-    let never = "server.every = 3: the run ends before its first period, after 2 rounds";
+    let never = "server.every = 3: the run ends after 2 rounds, before its first period";
     assert!(message_of(&["server.kind=amplified", "server.every=3"]).contains(never));
     assert!(!message_of(&["server.kind=amplified", "server.every=2"]).contains("server.every"));
     let late = "substitute.kind = \"late\": no update is ever late in this world";
@@ -796,7 +795,7 @@ fn a_grid_is_refused_before_its_first_run_where_a_column_or_a_cohort_is_wrong() 
     );
     let error = refused("select.cohort=3");
     assert!(
-        error.contains("leave it out with recipe \"dropout\", or, in a grid, give it to those"),
+        error.contains("leave it out with recipe \"dropout\", or, in a grid, set it for the methods"),
         "{error}"
     );
 }

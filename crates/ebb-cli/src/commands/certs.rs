@@ -18,7 +18,7 @@ use x509_parser::pem::Pem;
 
 use crate::CliError;
 use crate::args::{Certs, CertsCommand, Renew};
-use crate::output::{print_line, print_note};
+use crate::output::{print_line, print_message};
 
 /// How long an authority and its certificates last, in days.
 const AUTHORITY_DAYS: u64 = 3650;
@@ -37,9 +37,9 @@ pub(crate) fn run(args: &Certs) -> Result<(), CliError> {
     match &args.command {
         Some(CertsCommand::Renew(renew)) => {
             for line in renew_certificates(renew, now_s)? {
-                print_note(&line);
+                print_message(&line);
             }
-            print_note(
+            print_message(
                 "the keys are unchanged. A running server reloads its certificate; copy each client's certificate to that client",
             );
             Ok(())
@@ -317,7 +317,7 @@ fn write_key(folder: &Path, name: &str, key: &KeyPair) -> Result<(), CliError> {
 }
 
 fn print_next_steps(folder: &Path, authority: &Path, n_clients: u32) -> Result<(), CliError> {
-    print_note(&format!(
+    print_message(&format!(
         "the authority's key is {}; only ebbflow certs renew needs it, so keep it where nobody else has access",
         authority.join("ca.key").display()
     ));

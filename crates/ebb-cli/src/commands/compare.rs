@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::args::{Compare, RunOptions};
 use crate::assemble::read_settings;
 use crate::grid::{FinishedCell, Grid, tables};
-use crate::output::{bold, print_line, print_note, this_command};
+use crate::output::{bold, print_line, print_message, this_command};
 use crate::progress::interrupt_flag;
 use crate::{CliError, PROGRAM};
 
@@ -43,7 +43,7 @@ pub(crate) fn run_grid(
     }
     let others: Vec<_> = finished.iter().filter(|row| row.program != PROGRAM).collect();
     if let Some(first) = others.first() {
-        print_note(&format!(
+        print_message(&format!(
             "{} of the rows were computed by {}, not by {PROGRAM}",
             others.len(),
             first.program
@@ -66,9 +66,9 @@ pub(crate) fn run_cells(
     how: &RunOptions,
     at_most: usize,
 ) -> Result<(Vec<FinishedCell>, bool), CliError> {
-    let notes = grid.check(registry)?;
+    let remarks = grid.check(registry)?;
     if !how.quiet && !how.json {
-        notes.iter().for_each(|line| print_note(line));
+        remarks.iter().for_each(|line| print_message(line));
     }
     let before = grid.finished()?;
     let known = before.iter().flatten().count();
@@ -76,7 +76,7 @@ pub(crate) fn run_cells(
     let bar = (!how.quiet && !how.json && todo > 0 && std::io::stderr().is_terminal()).then(|| bar(todo));
     let lines = !how.quiet && !how.json && bar.is_none();
     if lines && known > 0 {
-        print_note(&format!("{known} of {} runs were already finished", grid.cells.len()));
+        print_message(&format!("{known} of {} runs were already finished", grid.cells.len()));
     }
     if how.json {
         before.iter().flatten().try_for_each(|finished| print_line(&as_json(finished).to_string()))?;
@@ -90,7 +90,7 @@ pub(crate) fn run_cells(
             // A reader that closes the output does not stop a study.
             let _ = print_line(&as_json(finished).to_string());
         } else if lines {
-            print_note(&format!("run {done}/{all}  {}", label(finished)));
+            print_message(&format!("run {done}/{all}  {}", label(finished)));
         }
     };
     let results = grid.run(registry, how.threads(), at_most, &stop, &each)?;

@@ -20,7 +20,7 @@ use crate::args::Join;
 use crate::assemble::missing_features;
 use crate::client_settings;
 use crate::error::EXIT_PERMANENT;
-use crate::output::{log_to_stderr, print_note};
+use crate::output::{log_to_stderr, print_message};
 use crate::permissions::restrict_umask;
 use crate::progress::on_interrupt;
 
@@ -73,8 +73,8 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     // A trainer that is still busy is not waited for.
     runtime.shutdown_background();
     match left.map_err(|error| join_error(&error, is_permanent.load(Ordering::Relaxed)))? {
-        JoinOutcome::RunOver(why) => print_note(&format!("done: {why}")),
-        JoinOutcome::Stopped => print_note("stopped; the same command joins the run again"),
+        JoinOutcome::RunOver(why) => print_message(&format!("done: {why}")),
+        JoinOutcome::Stopped => print_message("stopped; the same command joins the run again"),
     }
     Ok(())
 }
@@ -217,7 +217,7 @@ mod tests {
         let file = folder.path().join("touched");
         let model = folder.path().join("model.safetensors");
         let hostile = format!(
-            "[local]\nrate = 0.1\nsteps = 1\n[data]\nkind = \"external\"\nclients = 1\nmodel = {model:?}\n\
+            "[local]\nlearning_rate = 0.1\nsteps = 1\n[data]\nkind = \"external\"\nclients = 1\nmodel = {model:?}\n\
              trainer = {{ command = [\"touch\", {file:?}] }}\n"
         );
         for set in [&[][..], &["data.clients=1"], &["data.samples=3"]] {
@@ -233,7 +233,7 @@ mod tests {
         let file = folder.path().join("private.csv");
         std::fs::write(&file, "size,kind\n1,a\n2,b\n").unwrap();
         let hostile = format!(
-            "[local]\nrate = 0.1\nsteps = 1\n[data]\nkind = \"table\"\nclients = 1\nlabel = \"kind\"\nfile = {file:?}\n"
+            "[local]\nlearning_rate = 0.1\nsteps = 1\n[data]\nkind = \"table\"\nclients = 1\nlabel = \"kind\"\nfile = {file:?}\n"
         );
         let error = refused(&hostile, &[]);
         assert!(error.contains("--set data.file="), "{error}");

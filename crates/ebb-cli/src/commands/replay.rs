@@ -11,7 +11,7 @@ use crate::CliError;
 use crate::args::Replay;
 use crate::assemble::{Assembled, override_seed, read_settings};
 use crate::commands::run::{create, create_in_new_folder, finish};
-use crate::output::print_note;
+use crate::output::print_message;
 use crate::selection_key::SelectionKey;
 
 /// The settings of `[local]` that every local rule takes.
@@ -74,7 +74,9 @@ fn select_by_seed(tree: &mut Tree, args: &Replay) -> Result<(), CliError> {
     let is_there = SelectionKey::read(&args.record)?.is_some();
     if !is_there {
         let record = args.record.display();
-        print_note(&format!("{record}: selection.key is missing, so cohorts are drawn anew from the seed"));
+        print_message(&format!(
+            "{record}: selection.key is missing, so cohorts are drawn anew from the seed"
+        ));
     }
     if !is_there || args.seed.is_some() {
         tree.set_value("run.draws_by", "seed", command_place(args));

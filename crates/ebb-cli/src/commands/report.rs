@@ -11,7 +11,7 @@ use ebb_report::{Report, Source};
 use crate::CliError;
 use crate::args;
 use crate::grid::{FinishedCell, csv_of, read_csv, settings_label, varied_in_csv};
-use crate::output::{count, print_line, print_note, write_file};
+use crate::output::{count, print_line, print_message, write_file};
 
 pub(crate) fn run(args: &args::Report) -> Result<(), CliError> {
     let first = &args.runs[0];
@@ -53,7 +53,7 @@ fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, CliError> {
     for path in paths {
         let whole = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         if seen.contains(&whole) {
-            print_note(&format!("{}: given twice, used once", path.display()));
+            print_message(&format!("{}: given twice, used once", path.display()));
             continue;
         }
         seen.push(whole);
@@ -82,7 +82,7 @@ fn grid_sources(folder: &Path, csv: &Path, several: bool) -> Result<Vec<Source>,
     }
     if sources.len() < n_finished {
         let missing = n_finished - sources.len();
-        print_note(&format!(
+        print_message(&format!(
             "{path}: the records of {missing} of {} are missing",
             count(n_finished as u64, "run")
         ));

@@ -8,7 +8,7 @@ use ebb_record::{RunFolder, RunWriter};
 use crate::args::Resume;
 use crate::assemble::{Assembled, read_settings};
 use crate::commands::run::finish;
-use crate::output::{print_note, resume_command};
+use crate::output::{print_message, resume_command};
 use crate::{CliError, PROGRAM};
 
 pub(crate) fn run(registry: &Registry, args: &Resume) -> Result<(), CliError> {
@@ -16,7 +16,7 @@ pub(crate) fn run(registry: &Registry, args: &Resume) -> Result<(), CliError> {
         reopen(registry, &args.run, args.options.data_folder.data.as_deref(), args.options.threads())?;
     if !args.options.json && !args.options.quiet {
         let (done, all) = (assembled.engine.next(), assembled.run_table.rounds);
-        print_note(&format!("resuming after round {done} of {all}"));
+        print_message(&format!("resuming after round {done} of {all}"));
     }
     finish(&mut assembled, writer, &args.options)
 }
@@ -52,7 +52,7 @@ pub(crate) fn reopen(
         )));
     }
     let (mut writer, state) = RunWriter::reopen(folder)?;
-    writer.take_warnings().iter().for_each(|warning| print_note(&format!("warning: {warning}")));
+    writer.take_warnings().iter().for_each(|warning| print_message(&format!("warning: {warning}")));
     if let Some(state) = state {
         assembled.load(&state).map_err(|source| CliError::State { folder: folder.to_owned(), source })?;
     }

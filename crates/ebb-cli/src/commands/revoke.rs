@@ -10,7 +10,7 @@ use ebb_record::RunFolder;
 
 use crate::CliError;
 use crate::args::Revoke;
-use crate::output::print_note;
+use crate::output::print_message;
 use crate::permissions::restrict_umask;
 
 pub(crate) fn run(args: &Revoke) -> Result<(), CliError> {
@@ -25,16 +25,16 @@ pub(crate) fn run(args: &Revoke) -> Result<(), CliError> {
     if args.tokens {
         Key::void_tokens(&args.folder)
             .map_err(|error| CliError::file("writing a key in", &args.folder, error))?;
-        print_note("all tokens made before are revoked; clients that enrolled stay");
+        print_message("all tokens made before are revoked; clients that enrolled stay");
     }
     if !args.clients.is_empty() {
         append_revoked(args)?;
         for client in never_enrolled(args) {
-            print_note(&format!(
+            print_message(&format!(
                 "client {client}: no recorded round has a client of this number; if none enrolled since, the number stays unused"
             ));
         }
-        print_note("revoked; the server notices within a second, or when it is started");
+        print_message("revoked; the server notices within a second, or when it is started");
     }
     Ok(())
 }

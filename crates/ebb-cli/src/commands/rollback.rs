@@ -6,7 +6,7 @@ use ebb_record::{Rollback, is_served};
 use crate::CliError;
 use crate::args::RollbackArgs;
 use crate::assemble::journal_entry;
-use crate::output::{count, print_line, print_note, resume_command, this_command};
+use crate::output::{count, print_line, print_message, resume_command, this_command};
 use crate::permissions::{foreign_owner, restrict_umask};
 
 pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
@@ -23,7 +23,7 @@ pub(crate) fn run(args: &RollbackArgs) -> Result<(), CliError> {
         restrict_umask();
     }
     let back = Rollback::find(folder, args.to)?;
-    back.warnings().iter().for_each(|warning| print_note(&format!("warning: {warning}")));
+    back.warnings().iter().for_each(|warning| print_message(&format!("warning: {warning}")));
     let (round, lost) = (back.next_round(), back.n_lost_rounds()?);
     let served = is_served(folder);
     let unusable = |error: ebb_net::ServeError| CliError::Unavailable(error.to_string());

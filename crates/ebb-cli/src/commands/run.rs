@@ -11,7 +11,7 @@ use crate::assemble::{Assembled, override_seed, read_settings};
 use crate::drive::{Ended, OnFailure, drive};
 use crate::output::{
     bold, count, ending_text, format_absence_cost, format_bytes, format_duration, format_metric,
-    format_percent, print_line, print_note, resume_command,
+    format_percent, print_line, print_message, resume_command,
 };
 use crate::progress::{Progress, interrupt_flag};
 
@@ -52,16 +52,16 @@ pub(crate) fn create(run: &Assembled, folder: &Path) -> Result<RunWriter, CliErr
 pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &RunOptions) -> Result<(), CliError> {
     let folder = writer.folder().to_owned();
     if !how.json && !how.quiet {
-        run.task.remarks().iter().for_each(|line| print_note(&format!("data: {line}")));
-        run.fleet.world().remarks().iter().for_each(|line| print_note(&format!("world: {line}")));
-        run.warnings.iter().for_each(|line| print_note(line));
+        run.task.remarks().iter().for_each(|line| print_message(&format!("data: {line}")));
+        run.fleet.world().remarks().iter().for_each(|line| print_message(&format!("world: {line}")));
+        run.warnings.iter().for_each(|line| print_message(line));
     }
     let stop = interrupt_flag();
     let mut progress = Progress::new(how, run.engine.next(), run.run_table.rounds.get());
     let ended = drive(run, writer, &stop, OnFailure::Stop, &mut progress);
     drop(progress);
     if matches!(ended, Err(CliError::OutputClosed)) {
-        print_note(&format!(
+        print_message(&format!(
             "the output was closed; everything is saved. Resume with: {}",
             resume_command(&folder)
         ));

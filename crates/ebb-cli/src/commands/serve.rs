@@ -16,7 +16,7 @@ use crate::commands::run::print_end;
 use crate::drive::{Ended, OnFailure, drive};
 use crate::evaluator::RunEvaluator;
 use crate::guard_settings::Protection;
-use crate::output::{log_to_stderr, print_note, this_command};
+use crate::output::{log_to_stderr, print_message, this_command};
 use crate::permissions::{permission_warning, restrict_umask};
 use crate::progress::{Progress, on_interrupt};
 use crate::selection_key::{SelectionKey, SelectionSource};
@@ -66,7 +66,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     let Some((writer, state)) = opened else {
         // The server was killed after the end of the run, perhaps before all clients knew of it.
         let (folder, url) = (folder.display(), url(&served, &table));
-        print_note(&format!(
+        print_message(&format!(
             "{folder}: the run is finished; clients learn this at {url}. For another run, give --out"
         ));
         served.end_run_within(MAX_RETRY_INTERVAL);
@@ -216,14 +216,14 @@ fn print_address(
 ) {
     let folder = folder.display();
     if is_resumed || run.engine.next() > 0 {
-        print_note(&format!("resuming after round {} of {}", run.engine.next(), run.run_table.rounds));
+        print_message(&format!("resuming after round {} of {}", run.engine.next(), run.run_table.rounds));
     }
-    print_note(&format!("serving at {}, record in {folder}", url(served, table)));
-    print_note(&format!(
+    print_message(&format!("serving at {}, record in {folder}", url(served, table)));
+    print_message(&format!(
         "this is server {}; set serve.id = \"{}\" so that no other server is started in its place",
         served.server_id(),
         served.server_id()
     ));
-    print_note(&format!("clients enrol with a token: ebbflow token {folder}"));
-    run.warnings.iter().for_each(|line| print_note(line));
+    print_message(&format!("clients enrol with a token: ebbflow token {folder}"));
+    run.warnings.iter().for_each(|line| print_message(line));
 }

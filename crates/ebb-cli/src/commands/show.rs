@@ -15,7 +15,7 @@ use crate::commands::run::imputed_text;
 use crate::grid::{csv_of, read_csv, varied_in_csv};
 use crate::output::{
     TextTable, bold, count, ending_text, format_absence_cost, format_bytes, format_duration, format_metric,
-    format_percent, print_line, print_note, resume_command, write_file,
+    format_percent, print_line, print_message, resume_command, write_file,
 };
 
 /// How many rounds the table shows.
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     let summary = run.summary()?;
     if let Some(summary) = summary.as_ref().filter(|summary| summary.rounds != rows.len() as u64) {
         let (there, all) = (rows.len(), count(summary.rounds, "round"));
-        print_note(&format!(
+        print_message(&format!(
             "{}: holds {there} of {all}, so the file was changed after the run ended",
             args.run.join("rounds.jsonl").display()
         ));

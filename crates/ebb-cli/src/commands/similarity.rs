@@ -261,15 +261,15 @@ impl Client {
 impl Oracle {
     fn of(friends: &BTreeMap<u32, Vec<Friend>>, cluster: impl Fn(u32) -> Option<u32>) -> Self {
         let mut oracle = Oracle::default();
-        let (mut inside, mut between) = (Mean::default(), Mean::default());
+        let (mut within, mut between) = (Mean::default(), Mean::default());
         for (&client, friends) in friends {
             let Some(own) = cluster(client) else { continue };
-            let (mut least_inside, mut most_outside) = (f64::INFINITY, f64::NEG_INFINITY);
+            let (mut least_within, mut most_outside) = (f64::INFINITY, f64::NEG_INFINITY);
             for friend in friends {
                 match friend.oracle_cluster {
                     Some(cluster) if cluster == own => {
-                        inside.add(friend.similarity);
-                        least_inside = least_inside.min(friend.similarity);
+                        within.add(friend.similarity);
+                        least_within = least_within.min(friend.similarity);
                     }
                     Some(_) => {
                         between.add(friend.similarity);
@@ -278,12 +278,12 @@ impl Oracle {
                     None => {}
                 }
             }
-            if least_inside.is_finite() && most_outside.is_finite() {
+            if least_within.is_finite() && most_outside.is_finite() {
                 oracle.told_apart_of += 1;
-                oracle.told_apart += usize::from(least_inside > most_outside);
+                oracle.told_apart += usize::from(least_within > most_outside);
             }
         }
-        Oracle { mean_inside: inside.get(), mean_between: between.get(), ..oracle }
+        Oracle { mean_inside: within.get(), mean_between: between.get(), ..oracle }
     }
 
     fn print(&self) -> Result<(), CliError> {

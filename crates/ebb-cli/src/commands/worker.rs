@@ -59,14 +59,14 @@ fn handle_run(
         return read_request(lines);
     }
     let job = Job { round, global, learning_rate: 0.0, work };
-    let mut trainee = task.begin(ClientId::new(client as usize), &job, seed, limit);
+    let mut run = task.begin(ClientId::new(client as usize), &job, seed, limit);
     write_reply(&Reply::default())?;
     while let Some(request) = read_request(lines)? {
         let reply = match &request {
-            Request::Steps { count, rule } => train_steps(task, trainee.as_mut(), *count, rule),
-            Request::Update { file } => update(task, trainee.as_ref(), file),
+            Request::Steps { count, rule } => train_steps(task, run.as_mut(), *count, rule),
+            Request::Update { file } => update(task, run.as_ref(), file),
             Request::Gradient { file } => {
-                write_vector(file, task.layout(), &trainee.full_gradient()).map(|()| Reply::default())
+                write_vector(file, task.layout(), &run.full_gradient()).map(|()| Reply::default())
             }
             Request::Describe { .. }
             | Request::Begin { .. }
@@ -82,7 +82,7 @@ fn handle_run(
 
 fn train_steps(
     task: &dyn Task,
-    trainee: &mut dyn LocalRun,
+    run: &mut dyn LocalRun,
     count: u32,
     rule: &StepSettings,
 ) -> Result<Reply, String> {
@@ -107,12 +107,12 @@ fn train_steps(
         correction: correction.as_deref(),
         max_grad_norm,
     };
-    Ok(Reply { steps: Some(trainee.steps(count, &rule)), ..Reply::default() })
+    Ok(Reply { steps: Some(run.steps(count, &rule)), ..Reply::default() })
 }
 
-fn update(task: &dyn Task, trainee: &dyn LocalTrainer, file: &std::path::Path) -> Result<Reply, String> {
-    write_vector(file, task.layout(), &trainee.delta())?;
-    let result = trainee.result_so_far();
+fn update(task: &dyn Task, run: &dyn LocalTrainer, file: &std::path::Path) -> Result<Reply, String> {
+    write_vector(file, task.layout(), &run.delta())?;
+    let result = run.result_so_far();
     Ok(Reply {
         steps: Some(result.as_ref().map_or(0, |done| done.steps.get())),
         loss: result.as_ref().map(|done| f64::from(done.loss)),

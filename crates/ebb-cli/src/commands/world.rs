@@ -15,7 +15,7 @@ use crate::CliError;
 use crate::args::WorldArgs;
 use crate::assemble::{check_rounds, planned_seed_and_rounds, read_for_inspection, scheduled_rounds};
 use crate::output::{
-    TextTable, bold, count, default_output_folder, print_files, print_line, print_note, write_file,
+    TextTable, bold, count, default_output_folder, print_files, print_line, print_message, write_file,
     write_plot,
 };
 
@@ -36,7 +36,7 @@ struct PlayedWorld {
     recorder: Recorder,
     stays: MembershipRecorder,
     /// Remarks on the world.
-    notes: Vec<String>,
+    remarks: Vec<String>,
 }
 
 /// The files from which a world can play this one back.
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
     if args.view.json {
         return print_line(&played.json().to_string());
     }
-    played.notes.iter().for_each(|line| print_note(&format!("world: {line}")));
+    played.remarks.iter().for_each(|line| print_message(&format!("world: {line}")));
     let folder = args.out.clone().unwrap_or_else(|| default_output_folder("world", &args.file));
     // Files first, because the output may be closed early.
     let files = played.write(&folder, args.view.colours.theme())?;
@@ -120,7 +120,7 @@ impl PlayedWorld {
             .map_or(0, |planned_rounds| scheduled_rounds(tree, n_rounds.max(planned_rounds.get())));
         let world = World::build(&tree.table("world", context), task.as_ref())?;
         check_rounds(tree, &world, n_rounds)?;
-        let notes = world.remarks().to_vec();
+        let remarks = world.remarks().to_vec();
         let mut player = RollCalls::new(world, Arc::clone(&task));
         let (mut participation, mut recorder) =
             (Participation::with_clients(task.n_clients()), Recorder::default());
@@ -139,7 +139,7 @@ impl PlayedWorld {
             shown_clients.iter_mut().for_each(|(client, states)| states.push(raster_state(census, *client)));
         }
         let (seed, n_clients) = (u64::from(seed), task.n_clients());
-        Ok(PlayedWorld { seed, n_clients, n_rounds, participation, shown_clients, recorder, stays, notes })
+        Ok(PlayedWorld { seed, n_clients, n_rounds, participation, shown_clients, recorder, stays, remarks })
     }
 
     /// Writes availability as a trace with rounds of this length, and who was enrolled next to it.

@@ -49,8 +49,8 @@ impl ExtraColumn {
             });
         }
         let (metric, rounds) = text.split_once('@')?;
-        let inside = |name: &str| metric.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')');
-        let (metric, of) = match (inside("change"), inside("regain")) {
+        let argument = |name: &str| metric.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')');
+        let (metric, of) = match (argument("change"), argument("regain")) {
             (Some(metric), _) => (metric, Statistic::Changes),
             (_, Some(metric)) => (metric, Statistic::Regain),
             (None, None) => (metric, Statistic::Values),

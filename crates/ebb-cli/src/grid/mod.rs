@@ -246,24 +246,25 @@ impl Grid {
 
     /// Checks the settings of every cell before the first is run. Returns remarks on their data and worlds.
     pub(crate) fn check(&self, registry: &Registry) -> Result<Vec<String>, CliError> {
-        let (mut seen, mut notes) = (Vec::new(), Vec::new());
+        let (mut seen, mut remarks) = (Vec::new(), Vec::new());
         for cell in &self.cells {
             // Seeds do not change whether settings are valid.
             if !seen.contains(&(&cell.method, &cell.values)) {
                 let run = Assembled::new(registry, cell.tree.clone(), &self.base_folder, NonZeroUsize::MIN)?;
-                let data = run.task.remarks().iter().map(|note| format!("data, seed {}: {note}", cell.seed));
+                let data =
+                    run.task.remarks().iter().map(|remark| format!("data, seed {}: {remark}", cell.seed));
                 // Remarks on a recording do not depend on the seed.
-                let world = run.fleet.world().remarks().iter().map(|note| format!("world: {note}"));
-                let methods = run.warnings.iter().map(|note| format!("{}: {note}", cell.method));
-                for note in data.chain(world).chain(methods) {
-                    if !notes.contains(&note) {
-                        notes.push(note);
+                let world = run.fleet.world().remarks().iter().map(|remark| format!("world: {remark}"));
+                let methods = run.warnings.iter().map(|remark| format!("{}: {remark}", cell.method));
+                for remark in data.chain(world).chain(methods) {
+                    if !remarks.contains(&remark) {
+                        remarks.push(remark);
                     }
                 }
                 seen.push((&cell.method, &cell.values));
             }
         }
-        Ok(notes)
+        Ok(remarks)
     }
 
     /// Runs cells without a row, at most this many, several at once. The CSV is written and `each` is called
@@ -401,10 +402,10 @@ const CSV_POINTER: &str = "csv-is-at";
 
 /// The CSV of the grid in a folder; `None` if it holds no grid.
 pub(crate) fn csv_of(folder: &Path) -> Option<PathBuf> {
-    let note = PathBuf::from(std::fs::read_to_string(folder.join(CSV_POINTER)).ok()?);
+    let pointed = PathBuf::from(std::fs::read_to_string(folder.join(CSV_POINTER)).ok()?);
     // A folder that was moved or copied still holds its own CSV, unless that was elsewhere.
     let own = folder.join("results.csv");
-    Some(if own.exists() { own } else { note })
+    Some(if own.exists() { own } else { pointed })
 }
 
 /// The runs of the grid in a folder, ascending by name. The names omit the digest unless two runs differ in
@@ -552,7 +553,7 @@ mod tests {
             ),
             (
                 "[grid]\nseeds = [1]\nrecipes = [\"full\"]\nvary = { \"run.seed\" = [1] }",
-                "listed in grid.seeds",
+                "grid.vary.run.seed: a grid cannot vary run.seed; list seeds in grid.seeds",
             ),
         ] {
             let error = grid(text).err().expect(text);

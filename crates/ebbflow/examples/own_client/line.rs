@@ -71,10 +71,9 @@ impl Trainer for Line {
             }
             losses.push(loss(&model, &self.readings));
             let errors = self.readings.iter().map(|&(x, y)| (x, error(&model, (x, y))));
-            let (slope, offset) =
-                errors.fold((0.0, 0.0), |(slope, offset), (x, e)| (slope + e * x, offset + e));
-            model[0] -= learning_rate * slope;
-            model[1] -= learning_rate * offset;
+            let (slope_grad, offset_grad) = errors.fold((0.0, 0.0), |(a, b), (x, e)| (a + e * x, b + e));
+            model[0] -= learning_rate * slope_grad;
+            model[1] -= learning_rate * offset_grad;
             at_work.report_steps(steps);
         }
         let Some(steps) = NonZeroU32::new(losses.len() as u32) else { return Ok(None) };

@@ -39,7 +39,7 @@ pub(crate) struct Plan {
 
 /// 610 parameters, five slices.
 pub(crate) const SYNTHETIC: &str = "recipe = \"dropout\"\n[data]\nkind = \"synthetic\"\nclients = 5\nsamples_max = 100\n\
-                                    [local]\nrate = 0.05\nepochs = 1\nbatch = 10\n";
+                                    [local]\nlearning_rate = 0.05\nepochs = 1\nbatch_size = 10\n";
 
 impl Default for Plan {
     fn default() -> Plan {

@@ -5,7 +5,7 @@ use crate::peer::{DATA, END_HEADERS, END_STREAM, HEADERS, Peer, call, frame, mes
 
 /// A model of 800 KB.
 const LARGE: &str = "recipe = \"dropout\"\n[data]\nkind = \"quadratic\"\nclients = 3\ndimension = 200000\n\
-                     [local]\nrate = 0.05\nsteps = 1\n[evaluate]\nevery = 1000\n";
+                     [local]\nlearning_rate = 0.05\nsteps = 1\n[evaluate]\nevery = 1000\n";
 
 const FETCHES: usize = 5000;
 const CONNECTIONS: usize = 100;

@@ -6,7 +6,7 @@ use crate::member::Member;
 const ROUNDS: u32 = 40;
 
 const POWER_OF_CHOICE: &str = "recipe = \"pow-d\"\n[data]\nkind = \"synthetic\"\nclients = 5\nsamples_max = 100\n\
-                               [local]\nrate = 0.05\nepochs = 1\nbatch = 10\n[select]\ncohort = 1\ncandidates = 5\n";
+                               [local]\nlearning_rate = 0.05\nepochs = 1\nbatch_size = 10\n[select]\ncohort = 1\ncandidates = 5\n";
 
 /// Joins with one sample and reports the largest possible loss to every probe; it returns no updates.
 pub(crate) fn report_huge_losses(house: &AttackedServer) -> u64 {

@@ -27,7 +27,7 @@ fn idle_connections_delay_no_scrape() {
 }
 
 #[test]
-fn metrics_are_for_those_who_show_the_token() {
+fn metrics_need_the_token() {
     let token = "0123456789abcdef";
     let house = AttackedServer::start(&Plan {
         serve: "metrics_token = \"scrapes\"",

@@ -4,7 +4,7 @@ use crate::attacked_server::{AttackedServer, Plan};
 use crate::member::packed;
 
 const CLIPPED: &str = "recipe = \"dropout\"\n[data]\nkind = \"quadratic\"\nclients = 3\ndimension = 100\n\
-                       [local]\nrate = 0.05\nsteps = 1\n[clip]\ntimes = 1.0\n";
+                       [local]\nlearning_rate = 0.05\nsteps = 1\n[clip]\ntimes = 1.0\n";
 
 #[test]
 fn vectors_without_a_name_or_that_no_recipe_declares_are_refused() {

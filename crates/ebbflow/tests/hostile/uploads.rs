@@ -8,7 +8,7 @@ use crate::peer::{Gone, bytes};
 
 /// A model of 40 KB.
 const MIDDLING: &str = "recipe = \"dropout\"\n[data]\nkind = \"quadratic\"\nclients = 3\ndimension = 10000\n\
-                        [local]\nrate = 0.05\nsteps = 1\n[evaluate]\nevery = 1000\n";
+                        [local]\nlearning_rate = 0.05\nsteps = 1\n[evaluate]\nevery = 1000\n";
 const UPDATE: u64 = 40_016;
 
 /// Reserves memory for one update again and again: by sending nothing, and in every other turn by a byte now

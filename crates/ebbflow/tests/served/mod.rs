@@ -124,7 +124,7 @@ impl Fleet {
         let file = place.join("fleet.toml");
         let settings = |rounds: u32, start: &str| {
             format!(
-                "recipe = \"fl-fdms\"\n[run]\nrounds = {rounds}\ncheckpoint_every = 2\n{start}[local]\nrate = 0.05\nsteps = 1\n\
+                "recipe = \"fl-fdms\"\n[run]\nrounds = {rounds}\ncheckpoint_every = 2\n{start}[local]\nlearning_rate = 0.05\nsteps = 1\n\
                  [data]\nkind = \"synthetic\"\nclients = 3\n[evaluate]\nevery = 100000\n[serve]\nlisten = \"127.0.0.1:0\"\n\
                  min_up = 3\ndeadline_s = 5\n{serve}\n"
             )

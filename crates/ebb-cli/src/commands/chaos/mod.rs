@@ -22,7 +22,7 @@ use crate::args::{ChaosArgs, DataFolderOption, Recompute};
 use crate::assemble::{planned_seed_and_rounds, read_settings};
 use crate::client_settings;
 use crate::commands::recompute;
-use crate::output::{count, print_line, print_note};
+use crate::output::{count, print_line, print_message};
 use crate::progress::on_interrupt;
 use plan::{ChaosTable, Fault};
 use proxy::{LinkState, Proxy};
@@ -431,7 +431,7 @@ impl Supervisor {
             self.kill_before_the_end();
         }
         if round.is_multiple_of(20) {
-            print_note(&format!("round {round}"));
+            print_message(&format!("round {round}"));
         }
         Ok(())
     }
@@ -583,14 +583,14 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_is_played_again_otherwise_is_found() {
+    fn a_replayed_round_that_differs_is_found() {
         assert!(seen(&[(0, "a"), (1, "b"), (0, "a"), (1, "b"), (2, "c")]).is_ok());
         let error = seen(&[(0, "a"), (1, "b"), (1, "c")]).unwrap_err();
-        assert_eq!(error, "round 1 was played again otherwise: first b, and then c");
+        assert_eq!(error, "round 1 differs in its replay: first b, then c");
     }
 
     #[test]
-    fn a_record_has_every_round_once_as_it_was_reported() {
+    fn a_record_has_every_round_once_as_it_was_printed() {
         // The server may be killed after it recorded a round and before it printed it.
         let seen = seen(&[(0, "a"), (2, "c")]).unwrap();
         let check = |rows: &[(u32, &str)]| {
@@ -599,14 +599,14 @@ mod tests {
         };
         assert_eq!(check(&[(0, "a"), (1, "b"), (2, "c")]), Ok(()));
         for (rows, expected) in [
-            (&[(0, "a"), (2, "c"), (1, "b")][..], "round 2 where 1 should be"),
-            (&[(0, "a"), (0, "a"), (1, "b"), (2, "c")], "round 0 where 1 should be"),
-            (&[(0, "a"), (1, "b"), (2, "d")], "round 2 is recorded otherwise"),
-            (&[(0, "a"), (1, "b")], "2 rounds are recorded, and 3 were to be done"),
+            (&[(0, "a"), (2, "c"), (1, "b")][..], "round 2 is recorded where round 1 should be"),
+            (&[(0, "a"), (0, "a"), (1, "b"), (2, "c")], "round 0 is recorded where round 1 should be"),
+            (&[(0, "a"), (1, "b"), (2, "d")], "round 2 is recorded differently"),
+            (&[(0, "a"), (1, "b")], "2 rounds are recorded, but at least 3 are due"),
         ] {
             let error = check(rows).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }
-        assert!(seen.check(&[(0, "a".to_owned())], 0).unwrap_err().starts_with("round 2 was told"));
+        assert!(seen.check(&[(0, "a".to_owned())], 0).unwrap_err().starts_with("round 2 was printed"));
     }
 }

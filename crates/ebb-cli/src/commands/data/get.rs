@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::{data_folder_or_error, known_set};
 use crate::CliError;
 use crate::args::DataGet;
-use crate::output::{format_bytes, print_line, print_note};
+use crate::output::{format_bytes, print_line, print_message};
 
 pub(crate) fn run(args: &DataGet) -> Result<(), CliError> {
     let folder = data_folder_or_error(args.data_folder.data.as_deref())?;
@@ -76,7 +76,7 @@ impl Progress for ProgressReporter {
 
     fn message(&mut self, line: &str) {
         if !self.quiet {
-            print_note(line);
+            print_message(line);
         }
     }
 }

@@ -15,7 +15,7 @@ use ebb_papers::{Item, Outcome, Paper, Results, Scale, pages, shipped};
 
 use crate::CliError;
 use crate::args::{Reproduce, RunOptions, ScaleArg};
-use crate::output::{TextTable, bold, format_duration, print_line, print_note, write_file};
+use crate::output::{TextTable, bold, format_duration, print_line, print_message, write_file};
 use sources::OutputFolder;
 
 /// An item that the user requested.
@@ -43,7 +43,7 @@ pub(crate) fn run(registry: &Registry, args: &Reproduce) -> Result<(), CliError>
     let mut results: BTreeMap<&str, Results> = BTreeMap::new();
     for one in &requested {
         if !one.item.has(scale) {
-            print_note(&format!("{}: this item has no runs at scale {scale}", one.name()));
+            print_message(&format!("{}: this item has no runs at scale {scale}", one.name()));
             continue;
         }
         if !args.shipped && !args.options.json {

@@ -13,7 +13,7 @@ use crate::args::RunOptions;
 use crate::commands::compare::run_cells;
 use crate::commands::selection;
 use crate::grid::Grid;
-use crate::output::{make_folder_of, print_note, this_command};
+use crate::output::{make_folder_of, print_message, this_command};
 
 /// The folder and the scale of a reproduction.
 pub(super) struct OutputFolder {
@@ -101,7 +101,7 @@ fn play_selection(
 ) -> Result<PathBuf, CliError> {
     let csv = folder.join("selection.csv");
     if csv.exists() {
-        print_note(&format!("{} was already simulated", source.name));
+        print_message(&format!("{} was already simulated", source.name));
         return Ok(csv);
     }
     selection::play_into(registry, &tree(source, how)?, folder, how, Theme::Light)?;

@@ -19,7 +19,7 @@ use crate::args::{RunOptions, SelectionArgs};
 use crate::assemble::read_settings;
 use crate::commands::compare::bar;
 use crate::grid::{Cell, Grid, run_parallel};
-use crate::output::{default_output_folder, print_files, print_line, print_note};
+use crate::output::{default_output_folder, print_files, print_line, print_message};
 use crate::progress::interrupt_flag;
 use crate::selection_only::SelectionOnlyRun;
 use classes::Classes;
@@ -56,9 +56,9 @@ pub(crate) fn run(registry: &Registry, args: &SelectionArgs) -> Result<(), CliEr
         read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
     let folder = args.out.clone().unwrap_or_else(|| default_output_folder("selection", &args.file));
     let grid = Grid::or_single(&tree, &base, &folder)?;
-    let notes = check(registry, &grid)?;
+    let remarks = check(registry, &grid)?;
     if !args.options.quiet && !args.options.json {
-        notes.iter().for_each(|line| print_note(line));
+        remarks.iter().for_each(|line| print_message(line));
     }
     let played = play(registry, &grid, &args.options)?;
     let studies = comparisons(&played, &grid.varied);
@@ -97,20 +97,20 @@ pub(crate) fn play_into(
 
 /// Checks that every cell can be played before the first is, and returns remarks on their worlds.
 fn check(registry: &Registry, grid: &Grid) -> Result<Vec<String>, CliError> {
-    let (mut seen, mut notes) = (Vec::new(), Vec::new());
+    let (mut seen, mut remarks) = (Vec::new(), Vec::new());
     for cell in &grid.cells {
         // Seeds do not change whether settings are valid.
         if !seen.contains(&(&cell.method, &cell.values)) {
             let run = SelectionOnlyRun::new(registry, &cell.tree)?;
-            for line in run.notes().iter().map(|line| format!("world: {line}")) {
-                if !notes.contains(&line) {
-                    notes.push(line);
+            for line in run.remarks().iter().map(|line| format!("world: {line}")) {
+                if !remarks.contains(&line) {
+                    remarks.push(line);
                 }
             }
             seen.push((&cell.method, &cell.values));
         }
     }
-    Ok(notes)
+    Ok(remarks)
 }
 
 /// Plays all cells, several at once.
@@ -137,7 +137,7 @@ fn play(registry: &Registry, grid: &Grid, how: &RunOptions) -> Result<Vec<Played
                     bar.set_position(n_done as u64);
                 }
                 None if lines && tenth(n_done) > tenth(n_done - 1) => {
-                    print_note(&format!("run {n_done}/{}  {label}", todo.len()));
+                    print_message(&format!("run {n_done}/{}  {label}", todo.len()));
                 }
                 None => {}
             }
@@ -226,7 +226,7 @@ fn warn_about_probes(played: &[PlayedCell], quiet: bool) {
         played.iter().filter(|one| one.probed).map(|one| one.scheme.as_str()).collect();
     if !quiet && !probing.is_empty() {
         let schemes = probing.into_iter().collect::<Vec<_>>().join(", ");
-        print_note(&format!(
+        print_message(&format!(
             "{schemes}: uses losses or speeds that clients report; without data all losses are equal, and all work is one step"
         ));
     }
