@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_that_cannot_be_written_is_tried_again_and_the_run_goes_on() {
+    fn a_checkpoint_that_cannot_be_written_is_retried_and_the_run_continues() {
         let place = tempfile::tempdir().unwrap();
         let (ended, undisturbed) = drive_to_end(place.path(), "undisturbed", &[], false);
         assert!(matches!(ended, Ok(Ended::Finished(_))), "{ended:?}");

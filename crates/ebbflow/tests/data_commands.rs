@@ -80,7 +80,7 @@ fn what_cannot_be_shown_is_named_with_the_remedy() {
     let folder = place.path().to_str().unwrap();
     let error = fail(&["data", "show", "cifar", "--data", folder]);
     assert!(
-        error.starts_with("error: there is no set \"cifar\" to show; did you mean \"cifar-10\"? sets: "),
+        error.starts_with("error: no data set \"cifar\" to show; did you mean \"cifar-10\"? known: "),
         "{error}"
     );
     let error = fail(&["data", "show", "mnist", "--data", folder]);

@@ -35,7 +35,7 @@ fn the_file_extension_determines_the_format() {
     let document: Value = serde_json::from_slice(&to("a.json")).unwrap();
     assert_eq!(document["rounds"], json!(rows(&run)));
     assert_eq!(document["summary"], summary(&run));
-    assert_eq!(document["settings"]["world"]["availability"]["chance"], json!(0.6));
+    assert_eq!(document["settings"]["world"]["availability"]["probability"], json!(0.6));
     assert_eq!((&document["run"]["recipe"], &document["run"]["seed"]), (&json!("dropout"), &json!(1)));
     // Without large sets the lines equal those of the record.
     assert_eq!(to("a.jsonl"), contents(&run)["rounds.jsonl"]);
@@ -166,8 +166,8 @@ fn what_cannot_be_exported_is_an_error_with_the_remedy() {
     };
     let remedy = "which selects no format; use one of .csv, .parquet, .json, .jsonl, .md, .tex, or give the format \
                   with --as: csv, parquet, json, jsonl, tensorboard, markdown, latex\n";
-    check(&run, &["--to", "a.xls"], &format!("--to a.xls: ends in .xls, {remedy}"));
-    check(&run, &["--to", "logs"], &format!("--to logs: has no ending, {remedy}"));
+    check(&run, &["--to", "a.xls"], &format!("--to a.xls: has the extension .xls, {remedy}"));
+    check(&run, &["--to", "logs"], &format!("--to logs: has no extension, {remedy}"));
     check(
         &run,
         &["--to", "a", "--as", "xls"],

@@ -28,7 +28,7 @@ fn a_run_is_repeated_from_its_record_alone() {
 }
 
 #[test]
-fn a_warm_start_goes_on_from_a_model_and_carries_its_own_copy() {
+fn a_warm_start_begins_with_a_model_and_carries_its_own_copy() {
     let place = tempfile::tempdir().unwrap();
     let first = record(place.path(), "first", SMALL, &[]);
     let start = format!("run.start_from=\"{}\"", first.join("model.safetensors").display());
@@ -170,7 +170,7 @@ fn a_grid_runs_in_parts_and_ends_with_the_same_table() {
 
 /// A method of a grid may list its roles and name no recipe.
 #[test]
-fn a_run_of_a_grid_that_was_stopped_goes_on() {
+fn a_stopped_run_of_a_grid_is_resumed() {
     let place = tempfile::tempdir().unwrap();
     let text = SMALL.replace("recipe = \"dropout\"", "").replace("rounds = 30", "rounds = 6");
     let roles = "[[grid.method]]\nname = \"all\"\nselect = { kind = \"everyone\" }\naggregate = { kind = \"mean\" }\n";

@@ -78,7 +78,7 @@ fn a_served_run_resumes_from_its_older_checkpoint_and_rolls_back_on_request() {
 }
 
 #[test]
-fn a_server_without_a_checkpoint_goes_on_from_its_journal_as_far_as_that_reaches() {
+fn a_server_without_a_checkpoint_resumes_from_its_journal_as_far_as_that_reaches() {
     let place = tempfile::tempdir().unwrap();
     for (name, serve, goes_on) in [("all", "keep_updates = true", true), ("two", "", false)] {
         let place = place.path().join(name);
@@ -107,7 +107,7 @@ fn a_server_without_a_checkpoint_goes_on_from_its_journal_as_far_as_that_reaches
 }
 
 #[test]
-fn a_server_whose_checkpoints_cannot_be_written_goes_on_and_loses_nothing() {
+fn a_server_whose_checkpoints_cannot_be_written_continues_and_loses_nothing() {
     let place = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(place.path(), "");
     fleet.play(7);

@@ -710,7 +710,7 @@ fn metrics_beyond_this_machine_take_a_token_that_is_hard_to_guess() {
 }
 
 #[test]
-fn the_run_of_a_server_goes_on_with_the_command_that_began_it() {
+fn the_run_of_a_server_resumes_with_the_command_that_began_it() {
     let place = tempfile::tempdir().unwrap();
     write(place.path(), "server.redb", "");
     let message = fail(&["resume", place.path().to_str().unwrap()]);

@@ -39,7 +39,7 @@ fn format_by_extension(to: &Path) -> Result<Format, CliError> {
     let ending = to.extension().map(|ending| ending.to_string_lossy().into_owned());
     let known = EXTENSIONS.iter().find(|(name, _)| ending.as_deref() == Some(name));
     known.map(|(_, format)| *format).ok_or_else(|| {
-        let what = ending.map_or("has no ending".to_owned(), |ending| format!("ends in .{ending}"));
+        let what = ending.map_or("has no extension".to_owned(), |ending| format!("has the extension .{ending}"));
         let names = EXTENSIONS.map(|(name, _)| format!(".{name}")).join(", ");
         let formats = format_names(Format::value_variants());
         let to = to.display();

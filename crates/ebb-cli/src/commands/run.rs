@@ -122,7 +122,7 @@ pub(crate) fn summary_lines(summary: &Summary) -> Vec<(String, String)> {
     add("loss", format_metric(summary.final_loss));
     let responses = &summary.answers;
     add(
-        "answers",
+        "updates",
         format!(
             "{} whole, {} partial, {} late; {} absent, {} refused; no update from {}",
             responses.whole,
