@@ -33,7 +33,7 @@ pub struct Assembled<F = SimFleet> {
     pub engine: Engine,
     /// The clients: simulated, or over a network.
     pub fleet: F,
-    /// What evaluates the model.
+    /// The evaluator of the model.
     pub evaluator: RunEvaluator,
     /// The data and the model.
     pub task: Arc<dyn Task>,
@@ -237,7 +237,7 @@ pub(crate) fn override_seed(tree: &mut Tree, seed: Option<u32>) {
     }
 }
 
-/// What surrounds the engine, which depends on where the clients are.
+/// The surroundings of the engine, which depend on where the clients are.
 struct FleetSetup<W> {
     source: W,
     n_clients: usize,

@@ -32,7 +32,7 @@ pub enum CliError {
     State {
         /// The run's folder.
         folder: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         source: StateError,
     },
     /// A file cannot be read or written.

@@ -1,4 +1,4 @@
-//! What evaluates the model: this machine, on its test data, or the clients, on theirs.
+//! The evaluator of a run: this machine, on its test data, or the clients, on theirs.
 
 use std::num::NonZeroU32;
 
@@ -6,7 +6,7 @@ use ebb_net::ClientEvaluator;
 use ebb_round::{Census, Evaluator, FleetError, Parcel, RoundNo, Score, Shares};
 use ebb_train::TaskEvaluator;
 
-/// What evaluates the model.
+/// The evaluator of a run.
 pub enum RunEvaluator {
     /// This machine.
     Local(TaskEvaluator),

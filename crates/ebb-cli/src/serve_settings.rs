@@ -61,7 +61,7 @@ pub(crate) struct ServeTable {
     /// Whether the journal keeps every update, so that the model can be recomputed.
     #[serde(default)]
     pub(crate) keep_updates: bool,
-    /// What evaluates the model.
+    /// The evaluator of the model.
     #[serde(default)]
     pub(crate) evaluated_by: EvaluatedBy,
     /// The packing of models on their way to clients.
@@ -89,7 +89,7 @@ enum LateWork {
     Late,
 }
 
-/// What evaluates the model.
+/// The evaluator of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum EvaluatedBy {

@@ -553,8 +553,8 @@ fn describe_names_the_assumptions_memory_and_cost_of_every_method() {
         ("e3cs-0.8", "See: ebbflow describe e3cs"),
         ("dep-round", "See: ebbflow describe uniform, e3cs"),
         ("max-pool", "See: ebbflow describe layers"),
-        ("worlds", "it is a list. See: ebbflow list worlds"),
-        ("qwertyuiop", "there is no \"qwertyuiop\"; See: ebbflow list"),
+        ("worlds", "this is the name of a list. See: ebbflow list worlds"),
+        ("qwertyuiop", "nothing is named \"qwertyuiop\"; See: ebbflow list"),
     ] {
         let error = fail(&["describe", name]);
         assert!(error.contains(expected), "{error}");

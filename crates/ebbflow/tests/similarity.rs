@@ -284,7 +284,7 @@ fn the_record_holds_the_stand_ins() {
     assert_eq!((&summary["stand_ins"], &summary["oracle_hit_share"]), (&(13 * 6).into(), &1.0.into()));
     let shown = succeed(&["show", folder.to_str().unwrap()]);
     for words in [
-        "\n78 stand-ins, 5.6 in a round on average\n",
+        "\n78 stand-ins, 5.6 a round on average\n",
         "\noracle: 100.0 % of the client's true cluster, of 78\n",
         "\noracle: psi ",
     ] {

@@ -45,8 +45,9 @@ fn misspelt_key() {
     refused(
         SMALL,
         &["local.epoch=3"],
-        "--set local.epoch=3: unknown key; did you mean \"epochs\"? keys of kind \"sgd\": rate, schedule, \
-         step_every, step_factor, slowness, steps, epochs, batch, momentum, nesterov, optimiser, beta1, beta2, epsilon, \
+        "--set local.epoch=3: unknown key; did you mean \"epochs\"? keys of kind \"sgd\": learning_rate, schedule, \
+         step_every, step_factor, slowness, steps, epochs, batch_size, momentum, nesterov, optimiser, beta1, beta2, \
+         epsilon, \
          weight_decay, max_grad_norm",
     );
     refused(
@@ -59,7 +60,7 @@ fn misspelt_key() {
         &SMALL.replace("[world]", "[wrold]"),
         &[],
         "DIR/a.toml:15:2: wrold: unknown key; did you mean \"world\"? known keys: recipe, run, data, model, world, \
-         evaluate, stop, clip, guard, serve, swarm, objective, select, local, substitute, aggregate, server",
+         evaluate, stop, clip, guard, serve, chaos, objective, select, local, substitute, aggregate, server",
     );
 }
 
@@ -244,7 +245,7 @@ fn values_of_the_wrong_kind() {
         SMALL,
         &["agregate.kind=mean"],
         "--set agregate.kind=mean: agregate: unknown key; did you mean \"aggregate\"? known keys: recipe, run, data, \
-         model, world, evaluate, stop, clip, guard, serve, swarm, objective, select, local, substitute, aggregate, server",
+         model, world, evaluate, stop, clip, guard, serve, chaos, objective, select, local, substitute, aggregate, server",
     );
     refused(
         "recipe = \"fast\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n[local]\nlearning_rate = 0.1\nsteps = 1\n",
@@ -289,7 +290,7 @@ fn a_target_that_can_never_be_reached() {
     refused(
         text,
         &["stop.accuracy=0.5"],
-        "--set stop.accuracy=0.5: this data has no labels, so no accuracy is ever reached",
+        "--set stop.accuracy=0.5: this data has no labels, so there is no accuracy to reach; leave out stop.accuracy",
     );
     refused(
         text,
@@ -661,7 +662,10 @@ fn revoking_nothing_and_nowhere() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().display().to_string();
     let error = fail(&["revoke", &folder, "--tokens"]);
-    assert_eq!(error.trim_end(), format!("error: {folder}: not the folder of a server's run"));
+    assert_eq!(
+        error.trim_end(),
+        format!("error: {folder}: not the folder of a server's run; give the --out folder of ebbflow serve")
+    );
     assert!(fail(&["revoke", &folder]).contains("<CLIENTS>"));
     let error = fail(&["token", &folder]);
     assert_eq!(
@@ -715,7 +719,7 @@ fn the_run_of_a_server_resumes_with_the_command_that_began_it() {
     write(place.path(), "server.redb", "");
     let message = fail(&["resume", place.path().to_str().unwrap()]);
     assert!(
-        message.contains("goes on with the command that began it: ebbflow serve FILE --out"),
+        message.contains("resume it with the command that began it: ebbflow serve FILE --out"),
         "{message}"
     );
 }
