@@ -48,7 +48,9 @@ fn recipes() -> Vec<(&'static str, String)> {
     let all = Registry::standard().recipes;
     let all = all.iter().filter(|recipe| !recipe.settings.contains("oracle") && recipe.name != "full");
     let settings = |name| {
-        format!("recipe = \"{name}\"\nselect.kind = \"everyone\"\nlocal.rate = 0.1\nlocal.steps = 2\n")
+        format!(
+            "recipe = \"{name}\"\nselect.kind = \"everyone\"\nlocal.learning_rate = 0.1\nlocal.steps = 2\n"
+        )
     };
     all.map(|recipe| (recipe.name, settings(recipe.name))).collect()
 }
@@ -230,7 +232,7 @@ fn fast_leaves_the_local_rule_as_it_is() {
                [data]\nkind = \"quadratic\"\nclients = 5\ndimension = 1\nspread = 3.0\n";
     let play = |text: &str| models(&format!("{text}{all}"));
     let fast = |name: &str, local: &str| {
-        play(&format!("recipe = \"{name}\"\nselect.cohort = 5\nselect.chance = 1.0\n{local}"))
+        play(&format!("recipe = \"{name}\"\nselect.cohort = 5\nselect.probability = 1.0\n{local}"))
     };
     for (name, plain, local) in [
         ("fast-prox", "fedprox", "local.proximal_mu = 2.0\n"),

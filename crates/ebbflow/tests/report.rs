@@ -126,7 +126,7 @@ fn a_grid_becomes_a_page_that_holds_what_the_records_hold() {
             assert!(std::fs::metadata(&file).unwrap().len() > 20, "{}", file.display());
         }
     }
-    // The page depends neither on chance nor on the clock.
+    // The page depends neither on random numbers nor on the clock.
     succeed(&["report", out.to_str().unwrap(), "--title", "A <b> & c"]);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), page);
 }

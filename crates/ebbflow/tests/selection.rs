@@ -128,7 +128,7 @@ fn a_run_with_training_and_one_without_select_the_same_clients() {
     assert_eq!(number(row, "selections_oracle_0.75"), mean(&selections[6..]));
 
     let shown = succeed(&["show", folder.to_str().unwrap()]);
-    let line = format!("\nselection: {cep} of 1000 asked answered in time, ");
+    let line = format!("\nselection: {cep} of 1000 selected clients responded in time, ");
     assert!(shown.contains(&line) && shown.contains("\noracle: regret "), "{shown}");
     // The folder of the run works like its file.
     let again: Value =
@@ -193,7 +193,7 @@ fn what_cannot_be_played_is_an_error_with_the_remedy() {
     for (text, part) in [
         (
             "[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[1.0]]",
-            "data.clients: missing; selection is played without data, so say how many clients there are",
+            "data.clients: missing; selection is simulated without data, so give the number of clients",
         ),
         ("[run]\nrounds = 3\n[data]\nclients = 3\n[wurld]\n", "wurld"),
         (

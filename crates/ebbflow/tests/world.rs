@@ -152,7 +152,7 @@ const WORLDS: &[&str] = &[
     "[world.availability]\nkind = \"always\"",
     "[world.availability]\nkind = \"bernoulli\"\nprobability = 0.6",
     "[world.availability]\nkind = \"dropout\"\nratio = 0.5\nclusters = \"data\"\nfull_first_round = true",
-    "[world.availability]\nkind = \"index\"\nlaw = \"beta\"\nshare = 0.4",
+    "[world.availability]\nkind = \"index\"\ndistribution = \"beta\"\nshare = 0.4",
     "[world.availability]\nkind = \"markov\"\nprobability = 0.5",
     "[world.availability]\nkind = \"cyclic\"\ncycle = 6\nprobability = 0.5",
     "[world.availability]\nkind = \"periodic\"\ngroups = 2\nrounds = 2",

@@ -25,7 +25,7 @@ fn run(liar: bool) -> (Vec<Value>, f64) {
     assert!(status.success(), "{status}: {:#?}", house.log_lines());
     let rows = house.rows();
     let accuracy =
-        rows.iter().rev().find_map(|row| row["accuracy"].as_f64()).expect("the last round is judged");
+        rows.iter().rev().find_map(|row| row["accuracy"].as_f64()).expect("the last round is evaluated");
     (rows, accuracy)
 }
 
