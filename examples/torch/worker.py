@@ -49,7 +49,7 @@ def update(file):
     fall = sum(losses[:tenth]) / tenth - sum(losses[-tenth:]) / tenth
     return {"steps": len(seen), "loss": sum(losses) / len(seen), "loss_fall": fall, "accuracy": sum(hits for _, hits in seen) / len(seen)}
 
-def judged(model, x, y):
+def scores(model, x, y):
     load(model)
     net.eval()
     with torch.no_grad():
@@ -57,16 +57,16 @@ def judged(model, x, y):
     return {"samples": len(y), "loss": cross_entropy(out, y, reduction="sum").item(), "hits": (out.argmax(1) == y).sum().item()}
 
 def loss(client, model, samples):
-    sums = judged(model, *(part[:samples] for part in task.data(client, "train")))
+    sums = scores(model, *(part[:samples] for part in task.data(client, "train")))
     return {"loss": sums["loss"] / sums["samples"]}
 
 def evaluate(client, model):
-    return judged(model, *task.data(client, "test" if client is None else "held"))
+    return scores(model, *task.data(client, "test" if client is None else "held"))
 
 for line in sys.stdin:
-    question = json.loads(line)
+    request = json.loads(line)
     try:
-        reply = {"describe": describe, "begin": begin, "steps": steps, "update": update, "loss": loss, "evaluate": evaluate}[question.pop("do")](**question)
+        reply = {"describe": describe, "begin": begin, "steps": steps, "update": update, "loss": loss, "evaluate": evaluate}[request.pop("do")](**request)
     except Exception as error:
         reply = {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(reply), flush=True)

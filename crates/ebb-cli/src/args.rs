@@ -1,4 +1,4 @@
-//! What can be typed.
+//! The command line's arguments, with their help texts.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -23,54 +23,54 @@ pub(crate) enum Command {
     Run(Run),
     /// Run a grid: recipes x settings x seeds, on the same worlds
     Compare(Compare),
-    /// Go on with a run that was interrupted
+    /// Resume an interrupted run
     Resume(Resume),
-    /// Put a run, simulated or served, back to an earlier checkpoint
+    /// Roll a run back to an earlier checkpoint, simulated or served
     Rollback(RollbackArgs),
     /// Show a run or a grid: tables and a plot
     Show(Show),
-    /// Write a report on runs and grids: one HTML file that opens anywhere, and its plots
+    /// Write a report on runs and grids: one self-contained HTML file, and its plots
     Report(Report),
-    /// Repeat tables and figures of papers; alone, list them
+    /// Reproduce tables and figures of papers; without arguments, list them
     Reproduce(Reproduce),
     /// Show the client-similarity matrix of a run (recipes that compare clients, such as fl-fdms)
     #[command(alias = "friends")]
     Similarity(SimilarityArgs),
-    /// Write a run or a grid for other tools: CSV, Parquet, JSON, TensorBoard, Markdown, LaTeX
+    /// Export a run or a grid: CSV, Parquet, JSON, TensorBoard, Markdown, LaTeX
     Export(Export),
-    /// List the recipes, methods, data and worlds there are
+    /// List the recipes, methods, data sets and worlds
     List(List),
-    /// Say what a recipe or method does, and its settings
+    /// Describe a recipe, method, data set or world, with its settings
     Describe(Describe),
-    /// Play a world without training anything: who is up when
+    /// Simulate availability only (no training): which clients are up in which round
     World(WorldArgs),
-    /// Play selection against a world without training anything: who is asked how often, how many answer
+    /// Simulate client selection only (no training): selection counts, success ratio, fairness
     Selection(SelectionArgs),
-    /// Data sets: what there is, get them, look at them, see who holds what
+    /// List, fetch, inspect and split data sets
     #[command(subcommand)]
     Data(Data),
-    /// Train with real clients that join over a network; the same command goes on after a crash
+    /// Serve a run to real clients over a network; the same command resumes it after a crash
     Serve(Serve),
-    /// Join a server and train for it
+    /// Join a server as a client and train for it
     Join(Join),
-    /// Make a token with which clients enrol at a server
+    /// Make an enrolment token for a server's clients
     Token(Token),
-    /// Shut clients out of a server for good, or take back the tokens it gave out
+    /// Revoke clients of a server for good, or its enrolment tokens
     Revoke(Revoke),
-    /// Make a server's run once more from the updates it kept, and compare
+    /// Recompute a server's run from the updates in its journal, and compare
     Recompute(Recompute),
-    /// Play the participation of a run, served or simulated, against another recipe, in simulation
+    /// Replay the recorded participation of a run with another recipe, in simulation
     Replay(Replay),
     /// Chaos-test a server and its clients locally: kills, pauses, network cuts, slow links
     #[command(alias = "swarm")]
     Chaos(ChaosArgs),
-    /// Be a worker that trains by lines of JSON: the pattern for programs of your own
+    /// Run the reference worker of the JSON-lines protocol (for testing your own)
     Worker(Worker),
-    /// Make a private certificate authority and a server's certificate, to try out TLS
+    /// Make a private certificate authority and a server certificate, to try out TLS
     Certs(Certs),
-    /// Print completions for a shell
+    /// Print a shell's completion script
     Completions {
-        /// Which shell
+        /// The shell
         shell: clap_complete::Shell,
     },
 }
@@ -92,7 +92,7 @@ pub(crate) struct Run {
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) changes: SettingChanges,
-    /// Seed of everything random; the same as --set run.seed=N
+    /// Random seed; the same as --set run.seed=N
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u32>,
     #[command(flatten)]
@@ -110,7 +110,7 @@ pub(crate) struct Serve {
     pub(crate) changes: SettingChanges,
     #[command(flatten)]
     pub(crate) options: RunOptions,
-    /// Folder of the run, its members and its journal; one that is there is gone on with [default: runs/NAME-OF-FILE]
+    /// Run folder (record, members, journal); an existing one is resumed [default: runs/NAME-OF-FILE]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
@@ -119,54 +119,55 @@ pub(crate) struct Serve {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Join {
-    /// Where the server is: https://host:port, or http://host:port on this machine
+    /// URL of the server: https://host:port, or http://host:port on this machine
     pub(crate) url: String,
-    /// Folder in which the client keeps who it is and what it remembers
+    /// State directory of the client: its identity and what it remembers between rounds
     #[arg(long, value_name = "FOLDER")]
     pub(crate) home: PathBuf,
-    /// What to enrol with, the first time; made at the server by: ebbflow token
+    /// Enrolment token, needed the first time; the server's owner makes it with: ebbflow token
     #[arg(long, env = "EBBFLOW_TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
-    /// Be the client of this number, where the token allows it; else the server gives numbers
+    /// Client number to enrol with, if the token allows it [default: the server assigns one]
     #[arg(long, value_name = "N")]
     pub(crate) number: Option<u32>,
-    /// Train on the samples of this client of the server's split, for trials [default: that of its number]
+    /// Train on this client's samples of the server's split, for trials [default: those of its own number]
     #[arg(long, value_name = "N")]
     pub(crate) slice: Option<u32>,
-    /// Train on own data: change settings of [data] that the server gave, for example --set data.file=mine.csv
+    /// Train on your own data: change the server's [data] settings, for example --set data.file=mine.csv
     #[arg(long = "set", value_name = "PATH.KEY=VALUE")]
     pub(crate) set: Vec<String>,
     #[command(flatten)]
     pub(crate) data_folder: DataFolderOption,
-    /// The certificate that the server's is signed by, where it is a private one (PEM)
+    /// Certificate of the private authority that signed the server's certificate (PEM)
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
-    /// Use http:// beyond this machine, though everybody on the way can then read who the client is and what it sends
+    /// Allow http:// beyond this machine; anyone on the path can then read the client's secret and updates
     #[arg(long, conflicts_with_all = ["ca", "server_name", "cert"])]
     pub(crate) plain: bool,
-    /// The name in the server's certificate, if it is not that of the URL
+    /// Name in the server's certificate, if it differs from the URL's host
     #[arg(long, value_name = "NAME")]
     pub(crate) server_name: Option<String>,
-    /// A certificate of the client's own, where the server asks for one (PEM)
+    /// Client certificate for mutual TLS (PEM)
     #[arg(long, value_name = "FILE", requires = "key")]
     pub(crate) cert: Option<PathBuf>,
-    /// The key of that certificate (PEM)
+    /// Private key of the client certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub(crate) key: Option<PathBuf>,
-    /// Train with a program of your own, in any language: its command, to the end of the line; see examples/torch
+    /// Train with your own worker program, in any language: its command, to the end of the line; see
+    /// examples/torch
     #[arg(long, value_name = "COMMAND", num_args = 1.., allow_hyphen_values = true, conflicts_with = "set")]
     pub(crate) exec: Option<Vec<String>>,
-    /// End that program, and start it anew for the next job, when it has not replied for so long [default: 3600]
+    /// Stop a worker that has not replied for this long, and restart it for the next job [default: 3600]
     #[arg(long, value_name = "SECONDS", requires = "exec", value_parser = seconds)]
     pub(crate) worker_timeout: Option<Duration>,
-    /// Decline jobs that need more memory by an estimate: 8 times the model and the vectors beside it, what
-    /// is fetched, 8 bytes a step
+    /// Decline jobs that need more memory. The estimate is 8 times the model and its side vectors, plus the
+    /// download, plus 8 bytes a step
     #[arg(long, value_name = "BYTES", default_value = "4GiB", value_parser = bytes)]
     pub(crate) most_memory: u64,
-    /// Stop a job that takes longer, and send what was done by then [default: as long as the server lets it]
+    /// Stop a job after this long and upload the partial update [default: no limit beyond the server's]
     #[arg(long = "most-job-s", value_name = "SECONDS", value_parser = seconds)]
     pub(crate) most_job: Option<Duration>,
-    /// Take part until stopped by Ctrl-C, and then leave the run for good
+    /// Leave the run for good when stopped by Ctrl-C
     #[arg(long)]
     pub(crate) leave_for_good: bool,
     #[command(flatten)]
@@ -180,13 +181,13 @@ pub(crate) struct Token {
     /// How many clients may enrol with it
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) uses: u32,
-    /// For how many hours it is good
+    /// Hours until the token expires
     #[arg(long, value_name = "HOURS", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) hours: u32,
-    /// Let clients choose their numbers by --number, for trials
+    /// Let clients choose their numbers with --number, for trials
     #[arg(long)]
     pub(crate) numbers: bool,
-    /// Write it into this file, which only you can read, instead of to the output
+    /// Write the token into this file, readable only by you, instead of printing it
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
 }
@@ -195,17 +196,17 @@ pub(crate) struct Token {
 pub(crate) struct Revoke {
     /// Folder of the server's run
     pub(crate) folder: PathBuf,
-    /// Numbers of clients
+    /// Numbers of the clients to revoke
     #[arg(required_unless_present = "tokens")]
     pub(crate) clients: Vec<u32>,
-    /// Take back all tokens that were made so far; clients that enrolled with them stay
+    /// Revoke all tokens made so far; clients that enrolled with them stay
     #[arg(long)]
     pub(crate) tokens: bool,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Recompute {
-    /// Folder of a server's run that has ended
+    /// Run folder of a server whose run has ended
     pub(crate) run: PathBuf,
     #[command(flatten)]
     pub(crate) data_folder: DataFolderOption,
@@ -213,17 +214,17 @@ pub(crate) struct Recompute {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Replay {
-    /// Folder of the run whose participation is played, finished or not
+    /// Folder of the recorded run, finished or not
     pub(crate) record: PathBuf,
-    /// Recipe to play against it [default: that of the run]
+    /// Recipe to replay with [default: the run's own]
     #[arg(long, value_name = "NAME")]
     pub(crate) recipe: Option<String>,
-    /// What comes of asking clients that were up and were not asked then
+    /// How to impute clients that the recipe selects but the recorded run did not
     #[arg(long, value_enum, value_name = "RULE", default_value_t = ImputeArg::OwnRate)]
     pub(crate) impute: ImputeArg,
     #[command(flatten)]
     pub(crate) changes: SettingChanges,
-    /// Seed of everything random but who was there [default: that of the run]
+    /// Random seed of everything but the recorded participation [default: the run's own]
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u32>,
     #[command(flatten)]
@@ -233,37 +234,38 @@ pub(crate) struct Replay {
     pub(crate) out: Option<PathBuf>,
 }
 
-/// What is taken to come of asking a client that was up and was not asked.
+/// How to impute the response of a selected client that the recorded run did not select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ImputeArg {
-    /// It answers as often as it did when it was asked
+    /// It responds with its own empirical response rate
     OwnRate,
-    /// It answers, with all of the work
+    /// It responds with all of the work
     Answers,
-    /// It stays silent
+    /// It does not respond
     Silent,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ChaosArgs {
-    /// Configuration (TOML): that of a server, with a [swarm] table
+    /// Configuration (TOML) of a server, with a [chaos] table
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) changes: SettingChanges,
     #[command(flatten)]
     pub(crate) data_folder: DataFolderOption,
-    /// Folder for the server's run, the clients and their logs; must not exist [default: runs/NAME-OF-FILE-swarm]
+    /// Folder for the server's run, the clients and their logs; must not exist [default:
+    /// runs/NAME-OF-FILE-swarm]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Worker {
-    /// Configuration (TOML) whose [data] and [model] it trains
+    /// Configuration (TOML) whose [data] and [model] the worker trains
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) data_folder: DataFolderOption,
-    /// Write the model before the first round into this file (safetensors), and end
+    /// Write the initial model into this file (safetensors), and exit
     #[arg(long, value_name = "FILE")]
     pub(crate) write_model: Option<PathBuf>,
 }
@@ -276,10 +278,10 @@ pub(crate) struct Certs {
     /// Folder for the certificates and keys of the server and its clients
     #[arg(required = true)]
     pub(crate) folder: Option<PathBuf>,
-    /// Names and addresses by which clients know the server
+    /// Host names and addresses by which clients reach the server
     #[arg(long = "name", value_name = "NAME", default_values_t = ["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()])]
     pub(crate) names: Vec<String>,
-    /// Also make certificates for so many clients, for mutual TLS
+    /// Also make certificates for N clients, for mutual TLS
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) clients: u32,
     /// Folder for the authority and its key [default: FOLDER-authority]
@@ -289,7 +291,7 @@ pub(crate) struct Certs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CertsCommand {
-    /// Make new certificates of the same authority with the same keys, before those that are there expire
+    /// Renew certificates before they expire, with the same authority and keys
     Renew(Renew),
 }
 
@@ -300,18 +302,18 @@ pub(crate) struct Renew {
     /// Folder of the authority and its key [default: FOLDER-authority]
     #[arg(long, value_name = "DIR")]
     pub(crate) ca: Option<PathBuf>,
-    /// Other names and addresses by which clients know the server [default: those that it has]
+    /// New host names and addresses of the server [default: those of its certificate]
     #[arg(long = "name", value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Make certificates for those of so many clients that have none
+    /// Also make the missing certificates of clients 0 to N-1
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) clients: u32,
 }
 
-/// What is logged, on the standard error.
+/// What is logged to standard error.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct LogOptions {
-    /// What to log: error, warn, info, debug, trace, or by module
+    /// Log level: error, warn, info, debug or trace, or a filter by module
     #[arg(long, value_name = "LEVEL", env = "EBBFLOW_LOG", default_value = "info")]
     pub(crate) log: String,
     /// Log one JSON object a line
@@ -327,10 +329,10 @@ pub(crate) struct Compare {
     pub(crate) changes: SettingChanges,
     #[command(flatten)]
     pub(crate) options: RunOptions,
-    /// Folder for the records; what is finished there is not run again [default: runs/NAME-OF-FILE]
+    /// Folder for the records; runs that are finished there are not repeated [default: runs/NAME-OF-FILE]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// Run at most this many cells now; the rest another time
+    /// Run at most this many cells of the grid now; repeat the command for the rest
     #[arg(long, value_name = "N")]
     pub(crate) at_most: Option<usize>,
 }
@@ -345,9 +347,9 @@ pub(crate) struct Resume {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct RollbackArgs {
-    /// Folder of the run, which no process may have
+    /// Run folder, which no running process may use
     pub(crate) run: PathBuf,
-    /// Go back to the latest checkpoint after at most so many rounds; 0 is the start
+    /// Roll back to the latest checkpoint at or before this round; 0 is the start
     #[arg(long, value_name = "ROUND")]
     pub(crate) to: u32,
 }
@@ -356,10 +358,10 @@ pub(crate) struct RollbackArgs {
 pub(crate) struct Show {
     /// Folder of a run or of a grid
     pub(crate) run: PathBuf,
-    /// What the plot of a run goes along [default: rounds]
+    /// Horizontal axis of the plot [default: rounds]
     #[arg(long, value_enum)]
     pub(crate) against: Option<PlotAxis>,
-    /// Also draw the plot of a run into this file; its ending says the format: .svg or .png
+    /// Also draw the plot of a run into this file; its extension selects the format: .svg or .png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
     /// Print JSON instead of tables
@@ -367,14 +369,14 @@ pub(crate) struct Show {
     pub(crate) json: bool,
 }
 
-/// What a run is plotted against.
+/// The horizontal axis of a run's plot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlotAxis {
     /// Rounds
     Rounds,
     /// Virtual hours
     Hours,
-    /// Bytes that travelled, up and down
+    /// Bytes transferred, up and down
     Bytes,
 }
 
@@ -383,13 +385,13 @@ pub(crate) struct Report {
     /// Folders of runs and of grids
     #[arg(required = true)]
     pub(crate) runs: Vec<PathBuf>,
-    /// Folder for the page and the plots [default: report in the folder that is named first]
+    /// Folder for the page and the plots [default: report, in the first of these folders]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// The accuracy, from 0 to 1, to which rounds are counted [default: the highest that all reach]
+    /// Target accuracy, from 0 to 1, for rounds-to-accuracy [default: the highest that all runs reach]
     #[arg(long, value_name = "ACCURACY", value_parser = share)]
     pub(crate) target: Option<f64>,
-    /// What stands above it [default: the name of the folder]
+    /// Title of the report [default: the name of the folder]
     #[arg(long)]
     pub(crate) title: Option<String>,
     #[command(flatten)]
@@ -398,21 +400,21 @@ pub(crate) struct Report {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Reproduce {
-    /// Papers, or their items: fdms, e3cs/table-2 [default: all]
+    /// Papers or their items, for example fdms or e3cs/table-2 [default: all]
     pub(crate) items: Vec<String>,
     /// How much of the authors' protocol to keep [default: small]
     #[arg(long)]
     pub(crate) scale: Option<ScaleArg>,
-    /// Folder for runs and reports; what is finished there is not run again [default: runs/reproduce]
+    /// Folder for runs and reports; runs that are finished there are not repeated [default: runs/reproduce]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// Run nothing: judge by the figures that come with the program
+    /// Run nothing; give the verdicts on the results shipped with the program
     #[arg(long)]
     pub(crate) shipped: bool,
-    /// Also write a page with a line for each item (Markdown)
+    /// Also write a summary page with one line an item (Markdown)
     #[arg(long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,
-    /// Also write the studies in full, from the figures that come with the program, into this folder (Markdown)
+    /// Also write the full pages of the studies, from the shipped results, into this folder (Markdown)
     #[arg(long, value_name = "FOLDER")]
     pub(crate) pages: Option<PathBuf>,
     #[command(flatten)]
@@ -422,7 +424,7 @@ pub(crate) struct Reproduce {
 /// How much of the authors' protocol is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ScaleArg {
-    /// Minutes, on data that need no download
+    /// Minutes of computing, on data that needs no download
     Small,
     /// The authors' protocol, as far as it is known and time allows
     Paper,
@@ -438,12 +440,12 @@ fn share(text: &str) -> Result<f64, String> {
 pub(crate) struct SimilarityArgs {
     /// Folder of the run
     pub(crate) run: PathBuf,
-    /// After how many rounds [default: the most that were written]
+    /// Show the matrix after this many rounds [default: the latest recorded]
     #[arg(long, value_name = "N")]
     pub(crate) round: Option<u32>,
     #[command(flatten)]
     pub(crate) data_folder: DataFolderOption,
-    /// Folder for the picture [default: runs/friends-NAME]
+    /// Folder for the plot [default: runs/friends-NAME]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
@@ -454,36 +456,38 @@ pub(crate) struct SimilarityArgs {
 pub(crate) struct Export {
     /// Folder of a run or of a grid
     pub(crate) run: PathBuf,
-    /// File to write; its ending says the format: .csv, .parquet, .json, .jsonl, .md or .tex. With --as tensorboard, a folder
+    /// File to write; its extension selects the format: .csv, .parquet, .json, .jsonl, .md or .tex. With --as
+    /// tensorboard, a folder
     #[arg(long, value_name = "PLACE")]
     pub(crate) to: PathBuf,
-    /// What to write, whatever the ending
+    /// Format to write, whatever the extension
     #[arg(long = "as", value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
 }
 
-/// What other tools read.
+/// The formats of `ebbflow export`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// A run's scalars, one line a round; a grid's figures, one line a run
+    /// A run's scalars, one line a round; a grid's metrics, one line a run
     Csv,
-    /// All that a run's rounds hold
+    /// All columns of a run's rounds
     Parquet,
-    /// All of a run: what it is, its settings, its summary and its rounds
+    /// The whole run: header, settings, summary and rounds
     Json,
-    /// All that a run's rounds hold, one JSON object a line
+    /// All columns of a run's rounds, one JSON object a line
     Jsonl,
     /// A run's scalars as an event file; of a grid, one subfolder a run
     Tensorboard,
     /// Tables as they are shown
     Markdown,
-    /// Tables as they are shown, for the package booktabs
+    /// Tables as they are shown, for the LaTeX package booktabs
     Latex,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct List {
-    /// Only these: recipes, objective, select, local, substitute, aggregate, server, arrivals, departures, data, splits, sizes, models, worlds
+    /// Show only one list: recipes, objective, select, local, substitute, aggregate, server, arrivals,
+    /// departures, data, splits, sizes, models, worlds
     pub(crate) what: Option<String>,
     /// Print JSON instead of a table
     #[arg(long)]
@@ -510,13 +514,13 @@ pub(crate) struct WorldArgs {
     pub(crate) seed: Option<u32>,
     #[command(flatten)]
     pub(crate) data_folder: DataFolderOption,
-    /// Folder for the table and the pictures [default: runs/world-NAME]
+    /// Folder for the table and the plots [default: runs/world-NAME]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
-    /// Also write who was up when, as a trace (CSV) that can be played again, and beside it who was in
+    /// Also write availability as a trace (CSV) that a world can play back, and next to it who was enrolled
     #[arg(long, value_name = "FILE")]
     pub(crate) export: Option<PathBuf>,
-    /// Seconds from round to round in the exported trace
+    /// Seconds a round in the exported trace
     #[arg(long, value_name = "S", default_value_t = 600.0)]
     pub(crate) round_s: f64,
     #[command(flatten)]
@@ -525,13 +529,13 @@ pub(crate) struct WorldArgs {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SelectionArgs {
-    /// Configuration or grid (TOML), or the folder of a run: its [run], [world], [select] and data.clients count
+    /// Configuration or grid (TOML), or a run folder; [run], [world], [select] and data.clients are used
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) changes: SettingChanges,
     #[command(flatten)]
     pub(crate) options: RunOptions,
-    /// Folder for the table and the pictures [default: runs/selection-NAME; with --json, none]
+    /// Folder for the table and the plots [default: runs/selection-NAME; with --json, none]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
@@ -540,13 +544,13 @@ pub(crate) struct SelectionArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Data {
-    /// List the sets that are known: where they were found, their size, their licence
+    /// List the known data sets: whether they are here, their size and licence
     List(DataList),
-    /// Fetch a set into the data folder, checking every byte; what is there and right stays
+    /// Fetch data sets into the data folder and verify their checksums; valid files are kept
     Get(DataGet),
-    /// Look at a data set: counts, classes, and a sheet of its images
+    /// Show a data set: counts, classes, and a sheet of its images
     Show(DataShow),
-    /// Show who holds what in a configuration: a table and a picture
+    /// Show how a configuration splits data among clients: a table and a plot
     Split(DataSplit),
 }
 
@@ -561,12 +565,12 @@ pub(crate) struct DataList {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct DataGet {
-    /// Names of the sets
+    /// Names of the data sets
     #[arg(required = true)]
     pub(crate) names: Vec<String>,
     #[command(flatten)]
     pub(crate) data_folder: DataFolderOption,
-    /// Replace files that are there and are not the known ones
+    /// Replace files whose checksums differ from the known ones
     #[arg(long)]
     pub(crate) force: bool,
     /// Print no progress
@@ -576,14 +580,14 @@ pub(crate) struct DataGet {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct DataShow {
-    /// Name of the set, as in data.kind
+    /// Name of the data set, as in data.kind
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) data_folder: DataFolderOption,
     /// File for the sheet of images (PNG) [default: runs/data-NAME.png]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Print JSON instead of tables, and draw nothing
+    /// Print JSON instead of tables, and draw no plots
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -599,47 +603,47 @@ pub(crate) struct DataSplit {
     pub(crate) seed: Option<u32>,
     #[command(flatten)]
     pub(crate) data_folder: DataFolderOption,
-    /// Folder for the table and the picture [default: runs/split-NAME]
+    /// Folder for the table and the plot [default: runs/split-NAME]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) view: ViewOptions,
 }
 
-/// Tables and pictures, or JSON.
+/// Tables and plots, or JSON.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ViewOptions {
     #[command(flatten)]
     pub(crate) colours: ThemeOption,
-    /// Print JSON instead of tables, and draw nothing
+    /// Print JSON instead of tables, and draw no plots
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct ThemeOption {
-    /// Light on dark
+    /// Draw plots with light lines on a dark background
     #[arg(long)]
     pub(crate) dark: bool,
 }
 
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct DataFolderOption {
-    /// Folder of the data sets [default: what EBBFLOW_DATA names, or ebbflow in your cache folder]
+    /// Folder of the data sets [default: EBBFLOW_DATA, or else ebbflow in your cache folder]
     #[arg(long, value_name = "FOLDER")]
     pub(crate) data: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct SettingChanges {
-    /// Change one setting, for example --set local.rate=0.1; may be given again
+    /// Change a setting, for example --set local.learning_rate=0.1; may be repeated
     #[arg(long = "set", value_name = "PATH.KEY=VALUE")]
     pub(crate) set: Vec<String>,
 }
 
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct RunOptions {
-    /// Threads to train on; no result depends on it [default: all cores]
+    /// Threads to train on; results do not depend on the number [default: all cores]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -658,13 +662,13 @@ impl RunOptions {
     }
 }
 
-/// A time that is not nothing.
+/// A time in seconds, more than 0.
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     seconds.filter(|time| !time.is_zero()).ok_or_else(|| "give seconds, more than 0".to_owned())
 }
 
-/// A size: bytes, or so many KiB, MiB, GiB, TiB.
+/// A size in bytes, or with a unit: KiB, MiB, GiB or TiB.
 fn bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (count, unit) = text.split_at(text.find(|char: char| !char.is_ascii_digit()).unwrap_or(text.len()));

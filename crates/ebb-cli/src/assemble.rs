@@ -1,4 +1,4 @@
-//! From settings to a run that is ready for its first round.
+//! Builds a run from its settings, up to the point where its first round can begin.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::evaluator::RunEvaluator;
 use crate::guard_settings::{GuardSettings, Protection, protect};
-use crate::output::print_note;
+use crate::output::print_message;
 use crate::selection_key::{SelectionKey, SelectionSource};
 use crate::serve_settings::ServeTable;
 use crate::{CliError, PROGRAM};
 
-/// The tables of a run, beside those of its roles.
+/// The tables of a run that belong to no role.
 const TABLES: [&str; 10] =
     ["run", "data", "model", "world", "evaluate", "stop", "clip", "guard", "serve", "chaos"];
 
@@ -33,7 +33,7 @@ pub struct Assembled<F = SimFleet> {
     pub engine: Engine,
     /// The clients: simulated, or over a network.
     pub fleet: F,
-    /// What judges the model.
+    /// The evaluator of the model.
     pub evaluator: RunEvaluator,
     /// The data and the model.
     pub task: Arc<dyn Task>,
@@ -41,11 +41,11 @@ pub struct Assembled<F = SimFleet> {
     pub run_table: RunTable,
     /// The `[stop]` table.
     pub stop: StopTable,
-    /// After so many void rounds in a row the run stops.
-    pub(crate) most_void: Option<NonZeroU32>,
+    /// The run stops after this many void rounds in a row.
+    pub(crate) max_void: Option<NonZeroU32>,
     /// The settings, defaults included, as TOML.
     pub resolved: String,
-    /// Settings that will have no effect, in words.
+    /// Settings that have no effect in this run, one sentence each.
     pub warnings: Vec<String>,
     recipe: Option<String>,
     start_model: Option<Vec<f32>>,
@@ -56,24 +56,24 @@ pub struct Assembled<F = SimFleet> {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunTable {
-    /// How many rounds.
+    /// The number of rounds.
     pub rounds: NonZeroU32,
-    /// The seed of everything random.
+    /// The random seed of the run.
     #[serde(default = "first_seed")]
     pub seed: u32,
-    /// Every how many rounds a checkpoint is written.
+    /// A checkpoint is written after every this many rounds.
     #[serde(default = "ten")]
     pub checkpoint_every: NonZeroU32,
-    /// Every how many such checkpoints one is kept until the run ends; else only the last two are.
+    /// One in this many checkpoints is kept until the run ends. Otherwise only the last two are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_checkpoints: Option<NonZeroU32>,
-    /// A model to start from, as safetensors, relative to the file of these settings.
+    /// A model to start from, as safetensors; the path is relative to the settings file.
     pub start_from: Option<PathBuf>,
-    /// What cohorts are drawn by: the seed, unless it is said.
+    /// The source of randomness for client selection; the seed by default.
     pub draws_by: Option<SelectionSource>,
 }
 
-/// Everything that may stand at the top of a configuration: `recipe`, and the tables.
+/// Every top-level name of a configuration: `recipe` and the tables.
 pub(crate) fn known_tables() -> Vec<&'static str> {
     ["recipe"].into_iter().chain(TABLES).chain(registry::ROLES.map(|(role, _)| role)).collect()
 }
@@ -87,10 +87,10 @@ fn ten() -> NonZeroU32 {
 }
 
 impl RunTable {
-    /// After a multiple of how many rounds checkpoints are kept until the run ends, if any are.
+    /// Checkpoints after multiples of this many rounds are kept until the run ends; `None` keeps no others.
     pub(crate) fn keep_every(&self) -> Option<NonZeroU32> {
         let times = self.keep_checkpoints?;
-        // Beyond what can be counted there is no such round.
+        // A product beyond `u32` lies past the last possible round.
         Some(
             NonZeroU32::new(self.checkpoint_every.get().saturating_mul(times.get()))
                 .unwrap_or(NonZeroU32::MAX),
@@ -98,23 +98,23 @@ impl RunTable {
     }
 }
 
-/// The `[stop]` table: whatever comes first ends the run before its last round.
+/// The `[stop]` table: the first condition that holds ends the run before its last round.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StopTable {
-    /// When the test accuracy reaches this.
+    /// Stop when the test accuracy reaches this.
     pub accuracy: Option<Probability>,
-    /// When so much virtual time has passed.
+    /// Stop after this many virtual hours.
     pub virtual_hours: Option<Positive>,
-    /// When so many bytes have travelled, up and down.
+    /// Stop after this many bytes were transferred, up and down.
     pub bytes: Option<u64>,
 }
 
-/// The `[clip]` table: how long an update may be.
+/// The `[clip]` table: the norm bound of updates.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClipTable {
-    /// Updates of any length are taken, in a served run too.
+    /// Updates of any norm are accepted, also in a served run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     off: bool,
     norm: Option<Positive>,
@@ -122,7 +122,7 @@ struct ClipTable {
     times: Option<Positive>,
 }
 
-/// How long an update may be, if that is said at all.
+/// The norm bound of updates, if the settings give one.
 fn norm_bound(tree: &Tree, context: BuildContext, sends_more: bool) -> Result<NormBound, CliError> {
     if !tree.has("clip") {
         return Ok(NormBound::default());
@@ -133,18 +133,19 @@ fn norm_bound(tree: &Tree, context: BuildContext, sends_more: bool) -> Result<No
         return match (norm, side_norm, times) {
             (None, None, None) => Ok(NormBound::default()),
             _ => {
-                let message = "off = true leaves nothing to norm, beside and times; leave out them or it";
+                let message =
+                    "off = true excludes norm, side_vectors and times; leave out either off or these keys";
                 Err(tree.error("clip.off", message).into())
             }
         };
     }
     if norm.is_none() && times.is_none() {
-        let message = "no bound is given; write norm = LENGTH, or times = N for N times the usual length";
+        let message = "no bound is given; set norm = LENGTH, or times = N for N times the usual length";
         return Err(tree.error("clip", message).into());
     }
     if sends_more && times.is_none() && side_norm.is_none() {
-        let message = "clients send more than weights (running statistics, or what they remember), which would stay without a bound; write \
-                       times = N, or side_vectors = LENGTH too";
+        let message = "clients also send side vectors (running statistics or control variates), which would have no \
+                       bound; set times = N, or side_vectors = LENGTH as well";
         return Err(tree.error("clip.norm", message).into());
     }
     let get = |bound: Option<Positive>| bound.map(Positive::get);
@@ -156,8 +157,8 @@ struct TopLevel {
     recipe: Option<String>,
 }
 
-/// Reads settings from a file, or from the folder of a run, and lays changes over them. Data sets are looked for in
-/// `data`, if it is given.
+/// Reads settings from a file or from a run folder, and applies changes to them. `data` is the folder of the
+/// data sets.
 pub fn read_settings(
     file: &Path,
     changes: &[String],
@@ -170,7 +171,7 @@ pub fn read_settings(
     let mut tree = Tree::parse(&text, &file.display().to_string())?;
     tree.set_data_folder(data);
     tree.set_all_from_flags(changes)?;
-    // Nobody is to change what a record holds.
+    // A record's settings stay as they are, so its renamed keys are not reported.
     if !is_record {
         report_renamed_keys(tree.renamed());
     }
@@ -178,19 +179,18 @@ pub fn read_settings(
     Ok((tree, folder))
 }
 
-/// At most so many renamed keys are named one by one.
+/// At most this many renamed keys are reported one by one.
 const MAX_RENAMED_NAMED: usize = 5;
 
-/// Names the keys that were written by an old name.
+/// Reports the keys that were written with an old name.
 fn report_renamed_keys(keys: &[RenamedKey]) {
-    keys.iter().take(MAX_RENAMED_NAMED).for_each(|key| print_note(&key.to_string()));
+    keys.iter().take(MAX_RENAMED_NAMED).for_each(|key| print_message(&key.to_string()));
     if let Some(n_more @ 1..) = keys.len().checked_sub(MAX_RENAMED_NAMED) {
-        print_note(&format!("{n_more} more keys have new names: see the end of docs/configuration.md"));
+        print_message(&format!("{n_more} more keys have new names; see docs/configuration.md"));
     }
 }
 
-/// Reads settings to look at what they describe, without running it. A seed given by a flag of its own counts for a grid
-/// too.
+/// Reads settings only to inspect what they describe. A seed from a command-line flag also counts for a grid.
 pub(crate) fn read_for_inspection(
     file: &Path,
     changes: &[String],
@@ -205,7 +205,8 @@ pub(crate) fn read_for_inspection(
     Ok(tree)
 }
 
-/// The seed, and the rounds if they are said, of a run that is only looked at: in a grid its first seed counts.
+/// The seed of a run that is only inspected, and its rounds if the settings give them. A grid counts with its
+/// first seed.
 pub(crate) fn planned_seed_and_rounds(tree: &Tree) -> Result<(u32, Option<NonZeroU32>), CliError> {
     #[derive(Serialize, Deserialize)]
     struct Planned {
@@ -219,8 +220,8 @@ pub(crate) fn planned_seed_and_rounds(tree: &Tree) -> Result<(u32, Option<NonZer
     Ok((first.or(run.seed).unwrap_or_else(first_seed), run.rounds))
 }
 
-/// How many rounds a world is made for: those that its own file plans. 0, which is unknown, where they were given
-/// otherwise: by a flag, a grid or in a record, which may play fewer.
+/// How many rounds a world is made for: those of the settings file. It is 0 (unknown) where a flag, a grid or
+/// a record gives the rounds, because those may play fewer.
 pub(crate) fn scheduled_rounds(tree: &Tree, n_rounds: u32) -> u32 {
     let recorded = |file: &str| Path::new(file).file_name().is_some_and(|name| name == "settings.toml");
     match tree.error("run.rounds", "").origin {
@@ -229,29 +230,29 @@ pub(crate) fn scheduled_rounds(tree: &Tree, n_rounds: u32) -> u32 {
     }
 }
 
-/// Puts the seed given by a flag of its own in place.
+/// Sets the seed that a command-line flag gives.
 pub(crate) fn override_seed(tree: &mut Tree, seed: Option<u32>) {
     if let Some(seed) = seed {
         tree.set_value("run.seed", i64::from(seed), Origin::Flag(format!("--seed {seed}")));
     }
 }
 
-/// What there is around the engine: where its clients are.
+/// The surroundings of the engine, which depend on where the clients are.
 struct FleetSetup<W> {
     source: W,
     n_clients: usize,
     deadline_s: f64,
     oracle_probabilities: Vec<f64>,
-    /// Whether there is anybody who knows what no server can.
+    /// Whether an oracle exists: only a simulation knows what no server can.
     is_simulated: bool,
 }
 
 /// Why a simulation cannot draw by a key.
-const MISSING_KEY: &str = "the key of a served run is selection.key in its folder, and there is none beside these settings; put it there, or \
-                      write draws_by = \"seed\"";
+const MISSING_KEY: &str = "drawing by a key needs the file selection.key of the served run next to these settings; \
+                           put it there, or set draws_by = \"seed\"";
 
 impl Assembled {
-    /// Builds everything the settings name, for clients in simulation. Paths in them are relative to `folder`.
+    /// Builds everything that the settings name, with simulated clients. Paths are relative to `folder`.
     pub fn new(
         registry: &Registry,
         tree: Tree,
@@ -285,7 +286,7 @@ impl Assembled {
 }
 
 impl Assembled<()> {
-    /// Builds everything the settings name but the clients, which will come over a network.
+    /// Builds everything that the settings name except the clients, which connect over a network.
     pub(crate) fn for_network(
         registry: &Registry,
         mut tree: Tree,
@@ -299,12 +300,12 @@ impl Assembled<()> {
         }
         let (run, table, _) = build(registry, tree, folder, threads, |tree, task, context| {
             let evaluate = tree.table("evaluate", context);
-            // A flag that is false asks for nothing; sets are no flag.
+            // A flag that is false requests nothing; a table of sets is always a request.
             let is_requested = |key: &&str| evaluate.has(key) && evaluate.flag(key) != Some(false);
             if let Some(key) =
                 ["oracle_absent", "oracle_per_client", "oracle_sets"].into_iter().find(is_requested)
             {
-                let message = "only a simulation can know this; leave it out, or run it with: ebbflow run";
+                let message = "this metric needs an oracle, which only a simulation has; leave it out, or simulate with: ebbflow run";
                 return Err(evaluate.error(key, message).into());
             }
             let table = ServeTable::read(&tree.table("serve", context), task)?;
@@ -320,10 +321,10 @@ impl Assembled<()> {
     }
 }
 
-/// A run without clients, what there is around it, and what clients do.
+/// A run without clients, its surroundings, and the clients' local rule.
 type BuiltRun<W> = (Assembled<()>, W, Arc<dyn LocalRule>);
 
-/// Builds everything but the clients, and says what there is around it and what clients do.
+/// Builds everything but the clients, and returns it with its surroundings and the clients' local rule.
 fn build<W>(
     registry: &Registry,
     tree: Tree,
@@ -348,18 +349,18 @@ fn build<W>(
     let clients = (0..task.n_clients()).map(ClientId::new).filter(|_| is_simulated);
     let oracle_clusters: Vec<_> = clients.map_while(|client| task.oracle_cluster(client).map(Some)).collect();
     if roles.substitution.needs_oracle_clusters() && oracle_clusters.is_empty() {
-        let message = "this data was not made in clusters, so nobody can know true friends; split it with \
-                       kind = \"clustered\", or take another";
+        let message = "this data has no ground-truth clusters, which friend-oracle needs; use data.split.kind = \
+                       \"clustered\" or another substitution";
         return Err(tree.error("substitute.kind", message).into());
     }
     if roles.selector.needs_accuracy() && !task.has_accuracy() {
-        let message = "it follows the clients' training accuracy, and this data has no labels, so no round would ever be a \
+        let message = "snapshots by training accuracy need labels, and this data has none, so no round would be a \
                        snapshot; give probability = Q or every = N";
         return Err(tree.error("select.kind", message).into());
     }
     let probe = roles.selector.uses_probes().then_some(StepFeature::Loss);
     let required_features: Vec<_> = roles.local.step_features().into_iter().chain(probe).collect();
-    // Over a network the clients' own workers train, and they are asked when they join.
+    // Over a network the clients' own workers train; their capabilities are checked when they join.
     if let Some(lack) = missing_features(task.as_ref(), &required_features).filter(|_| is_simulated) {
         return Err(tree.error("data.trainer", lack).into());
     }
@@ -368,13 +369,16 @@ fn build<W>(
     let stop: StopTable = tree.table("stop", context).parse()?;
     if stop.accuracy.is_some() && !task.has_accuracy() {
         return Err(tree
-            .error("stop.accuracy", "this data has no labels, so no accuracy is ever reached")
+            .error(
+                "stop.accuracy",
+                "this data has no labels, so there is no accuracy to reach; leave out stop.accuracy",
+            )
             .into());
     }
     let trained: usize = task.layout().trained_ranges().iter().map(ExactSizeIterator::len).sum();
     let sends_more = roles.local.is_stateful() || trained < task.layout().len();
     let norm_bound = norm_bound(&tree, context, sends_more)?;
-    let GuardSettings { limits: guard, most_void, reported_quantile } = GuardSettings::read(&tree, context)?;
+    let GuardSettings { limits: guard, max_void, reported_quantile } = GuardSettings::read(&tree, context)?;
 
     let mut resolved = tree.resolved();
     let warnings = ineffective_settings(&resolved, context.n_rounds, is_simulated);
@@ -383,7 +387,8 @@ fn build<W>(
         Some(path) => {
             let model = ebb_record::read_model(&folder.join(path), task.layout())
                 .map_err(|error| tree.error("run.start_from", error.to_string()))?;
-            // The record carries its own copy, so that it can be repeated from itself alone.
+            // The record carries its own copy of the model, so that the run can be repeated from the record
+            // alone.
             run.start_from = Some(START_MODEL.into());
             resolved = with_start_model(&resolved);
             Some(model)
@@ -411,7 +416,7 @@ fn build<W>(
         task,
         run_table: run,
         stop,
-        most_void,
+        max_void,
         resolved,
         warnings,
         recipe: top.recipe,
@@ -431,9 +436,9 @@ impl<F> Assembled<F> {
             task,
             run_table: run,
             stop,
-            most_void,
+            max_void,
             resolved,
-            warnings: notes,
+            warnings,
             recipe,
             start_model: start,
             selection_key: draw_key,
@@ -445,27 +450,27 @@ impl<F> Assembled<F> {
             task,
             run_table: run,
             stop,
-            most_void,
+            max_void,
             resolved,
-            warnings: notes,
+            warnings,
             recipe,
             start_model: start,
             selection_key: draw_key,
         }
     }
 
-    /// Draws cohorts by a key instead of the seed.
+    /// Draws cohorts with a key instead of the seed.
     pub(crate) fn set_selection_key(&mut self, key: SelectionKey) {
         self.engine.reseed(key.seed());
         self.selection_key = Some(key);
     }
 
-    /// The key that cohorts are drawn by, if it is not the seed.
+    /// The key that cohorts are drawn with, unless the seed draws them.
     pub(crate) fn selection_key(&self) -> Option<&SelectionKey> {
         self.selection_key.as_ref()
     }
 
-    /// The facts that head the record.
+    /// The header of the record.
     pub fn header(&self) -> Header {
         Header {
             program: PROGRAM.to_owned(),
@@ -476,19 +481,19 @@ impl<F> Assembled<F> {
         }
     }
 
-    /// The model the run starts from, if it came from a file.
+    /// The model that the run starts from, if it came from a file.
     pub fn start_model(&self) -> Option<&[f32]> {
         self.start_model.as_deref()
     }
 
-    /// The pieces of the model.
+    /// The tensors of the model.
     pub fn layout(&self) -> &Layout {
         self.task.layout()
     }
 }
 
 impl<F: State> Assembled<F> {
-    /// Everything that later rounds depend on.
+    /// Saves everything that later rounds depend on.
     pub fn save(&self) -> Vec<u8> {
         let mut saver = Saver::new();
         saver.section("engine", |to| self.engine.save(to));
@@ -496,19 +501,23 @@ impl<F: State> Assembled<F> {
         saver.finish()
     }
 
-    /// Takes up the state of a run with the same settings.
+    /// Restores the state of a run with the same settings.
     pub fn load(&mut self, bytes: &[u8]) -> Result<(), StateError> {
         let mut loader = Loader::new(bytes);
         loader.section("engine", |from| self.engine.load(from))?;
         loader.section("fleet", |from| self.fleet.load(from))?;
         if self.engine.model().model.len() != self.layout().len() {
-            return Err(StateError::new("engine.server", "the model has another size"));
+            return Err(StateError::new("engine.server", "the checkpoint's model has another size"));
         }
-        if loader.at_end() { Ok(()) } else { Err(StateError::new("fleet", "something follows it")) }
+        if loader.at_end() {
+            Ok(())
+        } else {
+            Err(StateError::new("fleet", "the checkpoint has data after its end"))
+        }
     }
 }
 
-/// The entry of a server's journal that a saved state goes on from.
+/// The journal entry from which a saved state continues.
 pub(crate) fn journal_entry(state: &[u8]) -> Result<u64, StateError> {
     let mut loader = Loader::new(state);
     loader.section("engine", Loader::skip_rest)?;
@@ -518,12 +527,12 @@ pub(crate) fn journal_entry(state: &[u8]) -> Result<u64, StateError> {
     })
 }
 
-/// Refuses more rounds than a world has.
+/// Refuses more rounds than the world has.
 pub(crate) fn check_rounds(tree: &Tree, world: &World, n_rounds: u32) -> Result<(), CliError> {
     match world.n_rounds() {
         Some(recorded) if n_rounds > recorded => {
             let message = format!(
-                "only {recorded} rounds were recorded, and nobody knows who was there later; give at most {recorded}"
+                "the recording has {recorded} rounds, and participation after them is unknown; give at most {recorded}"
             );
             Err(tree.error("run.rounds", message).into())
         }
@@ -531,36 +540,37 @@ pub(crate) fn check_rounds(tree: &Tree, world: &World, n_rounds: u32) -> Result<
     }
 }
 
-/// What whoever trains lacks of what is asked, in words.
+/// What this trainer lacks of the required features, as a sentence.
 pub(crate) fn missing_features(task: &dyn Task, required_features: &[StepFeature]) -> Option<String> {
     let missing: Vec<_> = required_features
         .iter()
         .filter(|feature| !task.supports(**feature))
-        .map(|skill| skill.name())
+        .map(|feature| feature.name())
         .collect();
     (!missing.is_empty()).then(|| {
         format!(
-            "the recipe needs a worker that can do {}, and this one does not say that it can; teach it, add the word to what it \
-             answers to describe under \"can\", or take a recipe or settings of [local] that need less",
+            "the recipe needs a worker that supports {}, and this worker does not report it. Implement it and add \
+             it to \"can\" in the reply to describe, or choose a recipe or [local] settings that need less",
             missing.join(", ")
         )
     })
 }
 
-/// A cohort is what most methods of a study take, and those that ask everybody refuse.
+/// Explains an unknown `cohort`: most methods of a study take it, but methods that select everyone refuse it.
 fn explain_cohort_error(tree: &Tree, mut error: SettingsError) -> SettingsError {
     if let Some(recipe) = tree.text("recipe")
         && error.key == "select.cohort"
         && error.message.starts_with("unknown key")
     {
         error.message += &format!(
-            "; leave it out with recipe \"{recipe}\", or, in a grid, give it to those that take one: [[grid.method]] select = {{ cohort = N }}"
+            "; leave it out with recipe \"{recipe}\", or, in a grid, set it for the methods that take one: \
+             [[grid.method]] select = {{ cohort = N }}"
         );
     }
     error
 }
 
-/// What is asked for, and in such a run will never happen.
+/// Sentences about settings that will have no effect in this run.
 fn ineffective_settings(resolved: &str, n_rounds: u32, simulated: bool) -> Vec<String> {
     let root: toml::Table = resolved.parse().expect("resolved settings are TOML");
     let at = |table: &str, key: &str| root.get(table).and_then(|table| table.get(key));
@@ -569,8 +579,8 @@ fn ineffective_settings(resolved: &str, n_rounds: u32, simulated: bool) -> Vec<S
     let every = at("server", "every").and_then(toml::Value::as_integer);
     if let Some(every) = every.filter(|every| *every > i64::from(n_rounds)) {
         warnings.push(format!(
-            "server.every = {every}: the run ends before its first period, after {n_rounds} rounds, so nothing is ever \
-             lengthened; give at most run.rounds"
+            "server.every = {every}: the run ends after {n_rounds} rounds, before its first period, so the server \
+             rule never amplifies; give at most run.rounds"
         ));
     }
     let by_deadline = text("world", "after_deadline") == Some("late") && at("world", "deadline_s").is_some();
@@ -581,14 +591,14 @@ fn ineffective_settings(resolved: &str, n_rounds: u32, simulated: bool) -> Vec<S
         && simulated
         && !(by_deadline || written || when_up || first)
     {
-        let message = "substitute.kind = \"late\": in this world no answer is ever late, so it has nothing to do; give world.deadline_s \
-                       and world.after_deadline = \"late\"";
+        let message = "substitute.kind = \"late\": no update is ever late in this world, so it has no effect; set \
+                       world.deadline_s and world.after_deadline = \"late\"";
         warnings.push(message.to_owned());
     }
     warnings
 }
 
-/// Refuses a method that goes by true chances where nobody knows them.
+/// Refuses a method that needs true availability probabilities where nobody knows them.
 pub(crate) fn check_oracle_probabilities(
     tree: &Tree,
     roles: &Roles,
@@ -601,14 +611,14 @@ pub(crate) fn check_oracle_probabilities(
     if let Some((key, _)) =
         requirements.into_iter().find(|(_, is_required)| *is_required && probabilities.is_empty())
     {
-        let message = "nobody can know the chances of clients in this world; give it [world.availability] \
-                       kind = \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another";
+        let message = "true probabilities are unknown in this world; use [world.availability] kind = \"bernoulli\" \
+                       or [world.work] kind = \"failure\" without outages, or another method";
         return Err(tree.error(key, message).into());
     }
     Ok(())
 }
 
-/// The resolved settings with the model's path replaced by the record's own copy.
+/// The resolved settings with the model's path replaced by that of the record's own copy.
 fn with_start_model(resolved: &str) -> String {
     let mut root: toml::Table = resolved.parse().expect("resolved settings are TOML");
     let run = root.get_mut("run").and_then(toml::Value::as_table_mut).expect("every run has a [run] table");

@@ -1,6 +1,6 @@
 //! A plot for the terminal, drawn with Braille dots.
 
-/// One curve.
+/// One curve of `(x, y)` points.
 #[derive(Clone, Debug)]
 pub(crate) struct Curve {
     pub(crate) points: Vec<(f64, f64)>,

@@ -1,5 +1,5 @@
-//! What a server says of its run to clients, and what of it a client heeds: never a program to start, nor a file outside
-//! the data folder.
+//! The settings that a server sends to clients, and those that a client accepts: never a program to start,
+//! nor a file outside the data folder.
 
 use std::path::{Component, Path};
 
@@ -10,29 +10,31 @@ use crate::CliError;
 /// The tables that concern clients.
 const CLIENT_TABLES: [&str; 3] = ["data", "model", "local"];
 
-/// Keys of `[data]` with which a machine's owner names a program, and a file wherever it is.
+/// Keys of `[data]` that name a program or any file; only the owner of the machine may set them.
 const OWNER_KEYS: [&str; 2] = ["trainer", "model"];
 
-/// Keys of `[data]` that name files: within the data folder they are anybody's.
+/// Keys of `[data]` that name files; anyone may name a file within the data folder.
 const FILE_KEYS: [&str; 2] = ["file", "test_file"];
 
-/// What of the settings a server says.
+/// The settings that a server sends to its clients.
 pub(crate) fn settings_for_clients(resolved: &str) -> String {
     let root = resolved.parse().expect("resolved settings are TOML");
     toml::to_string(&without_owner_keys(root)).expect("tables of TOML can be written")
 }
 
-/// What of that a client heeds. The server may be anybody's, so it is looked at again.
+/// The settings that a client accepts. The server is not trusted, so they are filtered again.
 pub(crate) fn accepted_settings(server_settings: &str) -> Result<Tree, CliError> {
-    let server_settings: toml::Table = server_settings
-        .parse()
-        .map_err(|_| CliError::Usage("the server's settings are not TOML".to_owned()))?;
+    let server_settings: toml::Table = server_settings.parse().map_err(|_| {
+        CliError::Usage(
+            "the server's settings are not valid TOML; check the server's URL and version".to_owned(),
+        )
+    })?;
     let accepted = without_owner_keys(server_settings);
     for (name, value) in &accepted {
         if let Some((key, number)) = too_large(name, value) {
             return Err(CliError::Usage(format!(
-                "the server's settings say {key} = {number}, and no client takes more than {MAX_NUMBER} there; look at the server, or whether \
-                 this is the right one"
+                "the server's settings have {key} = {number}, but clients accept at most {MAX_NUMBER}; check the \
+                 server's settings and its URL"
             )));
         }
     }
@@ -40,11 +42,11 @@ pub(crate) fn accepted_settings(server_settings: &str) -> Result<Tree, CliError>
     Ok(Tree::parse(&accepted, "the server's settings")?)
 }
 
-/// Numbers of a server's settings are no larger: of clients, samples or neurons, for all of which a client
-/// takes memory.
+/// The largest number accepted in a server's settings. Clients, samples and neurons all cost the client
+/// memory.
 const MAX_NUMBER: i64 = 1 << 24;
 
-/// The first whole number that is too large, but for seeds, and its key.
+/// The first integer above the limit, with its key; seeds may be larger.
 fn too_large(key: &str, value: &toml::Value) -> Option<(String, i64)> {
     match value {
         toml::Value::Integer(number) if *number > MAX_NUMBER && !key.ends_with(".seed") => {
@@ -58,7 +60,7 @@ fn too_large(key: &str, value: &toml::Value) -> Option<(String, i64)> {
     }
 }
 
-/// The settings without those that only the owner of a machine may make there.
+/// The settings without those that only the owner of a machine may set.
 fn without_owner_keys(mut root: toml::Table) -> toml::Table {
     root.retain(|name, table| CLIENT_TABLES.contains(&name) && table.is_table());
     if let Some(data) = root.get_mut("data").and_then(toml::Value::as_table_mut) {
@@ -70,7 +72,8 @@ fn without_owner_keys(mut root: toml::Table) -> toml::Table {
     root
 }
 
-/// What the owner of both machines says to a client beside the server's settings: its worker, and files wherever they are.
+/// Command-line arguments that a client needs when one owner runs both machines: its worker, and files
+/// outside the data folder.
 pub(crate) fn client_arguments(tree: &Tree) -> Vec<String> {
     let mut arguments = Vec::new();
     for key in FILE_KEYS.map(|file| format!("data.{file}")) {
@@ -78,7 +81,7 @@ pub(crate) fn client_arguments(tree: &Tree) -> Vec<String> {
             arguments.extend(["--set".to_owned(), format!("{key}={}", toml::Value::from(path))]);
         }
     }
-    // The command takes the rest of the line.
+    // `--exec` takes the rest of the line, so it comes last.
     if let Some(command) = tree.texts("data.trainer.command") {
         let timeout = tree.table("data.trainer", BuildContext::default()).number("timeout_s");
         arguments.extend(timeout.map(|timeout_s| format!("--worker-timeout={timeout_s}")));
@@ -88,7 +91,7 @@ pub(crate) fn client_arguments(tree: &Tree) -> Vec<String> {
     arguments
 }
 
-/// Whether a path leads to a place below the folder that it is relative to, as far as names can tell.
+/// Whether a relative path stays below its base folder, as far as its components tell.
 fn stays_within(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
 }

@@ -1,4 +1,4 @@
-//! Drives a run from round to round: records, checkpoints, and stops when it should.
+//! Runs the rounds of a run: writes rows and checkpoints, and decides when it stops.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,83 +9,81 @@ use ebb_round::{Fleet, RoundNo, vectors};
 
 use crate::CliError;
 use crate::assemble::Assembled;
-use crate::output::print_note;
+use crate::output::print_message;
 
-/// Models up to this size are printed and recorded after every round.
+/// Models with at most this many parameters are printed and recorded after every round.
 const SHOWN_PARAMS: usize = 16;
 
-/// Where more pairs of clients than this could have met, who is how alike is recorded at the end only.
+/// Above this many possible pairs of clients, the similarity matrix is recorded only at the end.
 const MAX_RECORDED_PAIRS: usize = 2_000_000;
 
 /// The ending of a run whose model is not finite.
 const DIVERGED: &str = "diverged";
 
-/// The ending of a run of which too many rounds in a row were void.
+/// The ending of a run with too many void rounds in a row.
 const VOID: &str = "void";
 
-/// So many rounds in a row from which nothing finite came back stop a run: the model is where no client can
-/// train.
+/// A run stops after this many rounds in a row without a finite update: no client can train from that model.
 const MOST_NOT_FINITE: u32 = 5;
 
-/// How a run ended, for now.
+/// How a call of [`drive`] ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// It is finished.
+    /// The run is finished.
     Finished(Box<Summary>),
-    /// It was interrupted after a round, and a checkpoint was written.
+    /// The run was interrupted after a round, and a checkpoint was written.
     Interrupted,
-    /// It stopped by itself before its end.
+    /// The run stopped by itself before its end.
     Stopped(StopReason),
 }
 
 /// Why a run stopped before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The model is not finite. The last checkpoint is from before that.
+    /// The model is not finite. The last checkpoint is older.
     Diverged {
-        /// The round after which it was not.
+        /// The first round after which the model was not finite.
         round: RoundNo,
     },
-    /// For some rounds, nothing came back but numbers that are not finite. The last checkpoint is from before
-    /// that.
+    /// For several rounds, all that came back were numbers that are not finite. The last checkpoint is older.
     NothingFinite {
-        /// How many in a row.
+        /// The number of such rounds in a row.
         rounds: u32,
-        /// The last of them.
+        /// The last such round.
         last: RoundNo,
-        /// Whether the run has a guard, so that its model is as before.
+        /// Whether the run has a guard; then its model did not change.
         guarded: bool,
     },
     /// Too many rounds in a row were void. The checkpoint holds the model of before them.
     Void {
-        /// How many.
+        /// The number of void rounds in a row.
         rounds: u32,
-        /// The last of them.
+        /// The last void round.
         last: RoundNo,
     },
 }
 
-/// What becomes of a run that diverged, or of which too many rounds were void.
+/// What to do with a run that diverged or had too many void rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// The run stops: it is not finished.
+    /// Stop the run without finishing it.
     Stop,
-    /// That is its result, as in a grid: it is finished.
+    /// Finish the run with that as its result, as in a grid.
     Finish,
 }
 
-/// Somebody who looks on.
+/// Observes a run while it is driven.
 pub trait RunObserver {
     /// A round was recorded, as this line of JSON.
     fn round(&mut self, row: &Row, line: &str) -> Result<(), CliError>;
 
-    /// Something is not as it should be, and the run goes on.
+    /// Reports a problem that does not stop the run.
     fn warn(&mut self, message: &str) {
-        print_note(&format!("warning: {message}"));
+        print_message(&format!("warning: {message}"));
     }
 }
 
-/// Runs all rounds that are left.
+/// Runs all remaining rounds.
 pub fn drive<F: Fleet>(
     run: &mut Assembled<F>,
     mut writer: RunWriter,
@@ -102,7 +100,7 @@ pub fn drive<F: Fleet>(
     writer.set_keep_every(run.run_table.keep_every());
     let mut ending = "rounds";
     let mut not_finite_rounds = 0;
-    // Whether a checkpoint was due that could not be written, or that nobody would go on from.
+    // Whether a due checkpoint could not be written, or was postponed because the model is of no use.
     let (mut checkpoint_failed, mut checkpoint_deferred) = (false, false);
     while run.engine.next() < run.run_table.rounds.get() {
         let began = Instant::now();
@@ -114,10 +112,10 @@ pub fn drive<F: Fleet>(
         if reached == Some(DIVERGED) && on_failure == OnFailure::Stop {
             return Ok(Ended::Stopped(StopReason::Diverged { round: row.round }));
         }
-        // A run that goes on after it stopped has as many again.
+        // A run that resumes after it stopped may have as many void rounds again.
         let void_rounds = run.engine.void_rounds();
         let is_many = |most: NonZeroU32| void_rounds > 0 && void_rounds.is_multiple_of(most.get());
-        let too_many_void = row.void.is_some() && run.most_void.is_some_and(is_many);
+        let too_many_void = row.void.is_some() && run.max_void.is_some_and(is_many);
         if too_many_void && on_failure == OnFailure::Finish {
             ending = VOID;
             break;
@@ -128,9 +126,9 @@ pub fn drive<F: Fleet>(
         }
         not_finite_rounds = if row.has_no_finite_update() { not_finite_rounds + 1 } else { 0 };
         if not_finite_rounds == MOST_NOT_FINITE && on_failure == OnFailure::Stop {
-            let guarded = run.most_void.is_some();
+            let guarded = run.max_void.is_some();
             if guarded {
-                // The model did not move: with other clients the run can go on from here.
+                // The model did not change, so the run can resume from here with other clients.
                 writer.checkpoint(&run.save()).map_err(broken)?;
             }
             return Ok(Ended::Stopped(StopReason::NothingFinite {
@@ -142,27 +140,28 @@ pub fn drive<F: Fleet>(
         let last = reached.is_some() || run.engine.next() == run.run_table.rounds.get();
         let interrupted = stop.load(Ordering::Relaxed) || observed.is_err();
         let due = run.engine.next().is_multiple_of(run.run_table.checkpoint_every.get());
-        // Not where it is merely interrupted: that must not show once it is finished.
+        // Not for a mere interruption: a finished run must not show it.
         if !last && due && n_possible_pairs(run) <= MAX_RECORDED_PAIRS {
-            // The writer tries it again before the checkpoint, and says why if it fails.
+            // An error here is no loss: the writer tries again before the checkpoint, and reports why it
+            // fails.
             let _ = record_similarity(run, &mut writer);
         }
-        // A model where no client can train is not what anybody wants to go on from.
+        // A model from which no client can train is not worth a checkpoint.
         let is_finite = not_finite_rounds == 0;
         checkpoint_deferred |= due && !is_finite;
         if !last && is_finite && (interrupted || due || checkpoint_failed || checkpoint_deferred) {
             checkpoint_deferred = false;
-            // The model is finite here: a run that diverged does not come so far.
+            // The model is finite here, because a diverged run has returned above.
             let kept = writer.checkpoint(&run.save());
             match &kept {
                 Ok(()) => {
                     run.fleet.on_state_saved();
                     if std::mem::take(&mut checkpoint_failed) {
-                        observer.warn(&format!("the checkpoint after {} rounds could be written again", run.engine.next()));
+                        observer.warn(&format!("the checkpoint after {} rounds was written at last", run.engine.next()));
                     }
                 }
                 Err(error) if !std::mem::replace(&mut checkpoint_failed, true) && !interrupted => observer.warn(&format!(
-                    "{error}; the last checkpoint is whole, the run goes on, and it is tried again after every round"
+                    "{error}; the last checkpoint is intact, the run continues, and writing is retried after every round"
                 )),
                 Err(_) => {}
             }
@@ -187,14 +186,14 @@ pub fn drive<F: Fleet>(
     Ok(Ended::Finished(Box::new(summary)))
 }
 
-/// Plays the next round: its row, and why the run ends with it, if it does.
+/// Plays the next round; returns its row, and the ending if the run ends with it.
 pub(crate) fn play_round<F: Fleet>(run: &mut Assembled<F>) -> Result<(Row, Option<&'static str>), CliError> {
     let mut outcome = run.engine.round(&mut run.fleet, &mut run.evaluator)?;
     run.evaluator.check()?;
     let reached = reason_to_end(run, &outcome);
     let (model, census, shares) = (run.engine.model(), run.engine.census(), run.engine.shares());
     if reached.is_some() && outcome.score.is_none() {
-        // The last round is always judged.
+        // The last round is always evaluated.
         outcome.score = run.evaluator.evaluate_now(outcome.number, model, census, shares)?;
     }
     let shown = (model.model.len() <= SHOWN_PARAMS).then_some(model.model.as_slice());
@@ -207,7 +206,7 @@ fn n_possible_pairs<F>(run: &Assembled<F>) -> usize {
     n_clients * n_clients.saturating_sub(1) / 2
 }
 
-/// Records who is how alike, if the substitution knows.
+/// Records the similarity matrix, if the substitution estimates one.
 fn record_similarity<F>(run: &Assembled<F>, writer: &mut RunWriter) -> Result<(), RecordError> {
     match run.engine.similarity_matrix() {
         Some(all) => writer.add_similarities(&all),
@@ -259,7 +258,7 @@ mod tests {
         (run, writer)
     }
 
-    /// What a folder holds, but for the clock.
+    /// The file names in a folder, without the one that holds times.
     fn names(folder: &Path) -> Vec<String> {
         let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
         let mut names: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| name(entry.unwrap())).collect();
@@ -268,7 +267,7 @@ mod tests {
         names
     }
 
-    /// Somebody who notes which checkpoints there are when a round is recorded, and what was warned of.
+    /// Notes which checkpoints exist when a round is recorded, and collects the warnings.
     struct Onlooker {
         folder: PathBuf,
         checkpoints: Vec<Vec<u32>>,
@@ -302,11 +301,11 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_that_cannot_be_written_is_tried_again_and_the_run_goes_on() {
+    fn a_checkpoint_that_cannot_be_written_is_retried_and_the_run_continues() {
         let place = tempfile::tempdir().unwrap();
         let (ended, undisturbed) = drive_to_end(place.path(), "undisturbed", &[], false);
         assert!(matches!(ended, Ok(Ended::Finished(_))), "{ended:?}");
-        // Of rounds 2, 4, 6 and 8 the last two, and for good every second: 4 and 8.
+        // Of rounds 2, 4, 6 and 8 the last two are kept, and every second one for good: 4 and 8.
         let expected: [&[u32]; 9] = [&[], &[], &[2], &[2], &[2, 4], &[2, 4], &[4, 6], &[4, 6], &[4, 6, 8]];
         assert_eq!(undisturbed.checkpoints, expected);
         assert_eq!(undisturbed.warnings, [""; 0]);
@@ -317,8 +316,11 @@ mod tests {
         let expected: [&[u32]; 9] = [&[], &[], &[2], &[2], &[2], &[2], &[2, 6], &[2, 6], &[6, 8]];
         assert_eq!(disturbed.checkpoints, expected);
         let [failed, recovered] = disturbed.warnings.try_into().unwrap();
-        assert!(failed.contains("checkpoint-000004.ebb: ") && failed.contains("the run goes on"), "{failed}");
-        assert!(recovered.contains("after 6 rounds could be written again"), "{recovered}");
+        assert!(
+            failed.contains("checkpoint-000004.ebb: ") && failed.contains("the run continues"),
+            "{failed}"
+        );
+        assert!(recovered.contains("after 6 rounds was written at last"), "{recovered}");
         let folder = place.path().join("disturbed");
         obstacles.iter().for_each(|name| fs::remove_dir(folder.join(name)).unwrap());
         assert_eq!(names(&folder), names(&place.path().join("undisturbed")));
@@ -331,7 +333,7 @@ mod tests {
     #[test]
     fn a_run_that_diverges_keeps_the_checkpoints_of_before() {
         let place = tempfile::tempdir().unwrap();
-        // The model grows by 1e20 a round, to 1.5e19 after two: a loss beyond that would be refused before
+        // The model grows by 1e20 a round, to 1.5e19 after two. A loss beyond that would be refused before
         // the model is infinite.
         let settings = SETTINGS
             .replace("checkpoint_every = 2", "checkpoint_every = 1")

@@ -1,4 +1,4 @@
-//! Why a command could not be done, as it is printed.
+//! The errors of commands, as they are printed.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,18 +12,18 @@ use ebb_settings::SettingsError;
 use crate::drive::StopReason;
 use crate::output::resume_command;
 
-/// Why a command could not be done.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum CliError {
     /// A setting cannot be used.
     Settings(SettingsError),
     /// The record cannot be written or read.
     Record(RecordError),
-    /// The record broke off while a run was under way.
+    /// Writing the record failed in the middle of a run.
     RecordFailed {
         /// The run's folder.
         folder: PathBuf,
-        /// What failed.
+        /// The error of the write.
         source: Box<CliError>,
     },
     /// The fleet failed.
@@ -32,53 +32,53 @@ pub enum CliError {
     State {
         /// The run's folder.
         folder: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         source: StateError,
     },
     /// A file cannot be read or written.
     File {
-        /// What was being done.
+        /// The operation that failed, for example "writing".
         doing: &'static str,
-        /// To which file.
+        /// The file of the operation.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The run was interrupted; everything is saved.
+    /// The run was interrupted, with everything saved.
     Interrupted {
-        /// How to go on.
+        /// The command that resumes the run.
         resume: String,
     },
     /// The run stopped by itself before its end.
     Stopped {
         /// The run's folder.
         folder: PathBuf,
-        /// Why.
+        /// Why the run stopped.
         why: StopReason,
-        /// How to go on.
+        /// The command that resumes the run.
         resume: String,
     },
-    /// Something quick was interrupted, of which nothing is kept.
+    /// A short command was interrupted, and nothing of it is kept.
     Abandoned,
-    /// Data sets could not be had; one message each.
+    /// Data sets could not be fetched; one message each.
     Fetch(String),
-    /// What was typed cannot be done.
+    /// The command line or the settings ask for something impossible.
     Usage(String),
-    /// A server could not be started, which may be otherwise later.
+    /// The command failed now, but may succeed later, for example once a disk is mounted.
     Unavailable(String),
-    /// Nobody reads the output any more.
+    /// The reader of the output has closed it.
     OutputClosed,
 }
 
 /// The exit code of a run that stopped by itself before its end.
 const EXIT_STOPPED: u8 = 3;
 
-/// The exit code where what is wrong stays wrong, however often it is tried.
+/// The exit code of an error that repeating the command cannot cure.
 pub(crate) const EXIT_PERMANENT: u8 = 2;
 
 impl CliError {
-    /// The exit code: 3 for a run that stopped by itself and can go on; 2 for what is wrong however often it
-    /// is tried, in what was typed or in the settings; 1 for what failed.
+    /// The exit code: 3 if the run stopped by itself and can resume; 2 if repeating the command cannot help;
+    /// 1 for other failures; 130 after Ctrl-C.
     pub(crate) fn code(&self) -> u8 {
         match self {
             CliError::Interrupted { .. } | CliError::Abandoned => 130,
@@ -89,7 +89,7 @@ impl CliError {
                 | RecordError::Exists { .. }
                 | RecordError::NoSuchCheckpoint { .. },
             ) => EXIT_PERMANENT,
-            // A file or folder that was named and is not there.
+            // A file or folder that the user named does not exist.
             CliError::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound => EXIT_PERMANENT,
             _ => 1,
         }
@@ -107,35 +107,34 @@ impl fmt::Display for CliError {
             CliError::Record(error) => error.fmt(f),
             CliError::RecordFailed { folder, source } => write!(
                 f,
-                "{source}\nthe run stopped; all up to its last checkpoint is safe. \
-                 When the cause is mended: {}",
+                "{source}\nthe run stopped; everything up to its last checkpoint is safe. Remove the cause, then resume with: {}",
                 resume_command(folder)
             ),
             CliError::Fleet(error) => write!(f, "the fleet failed: {error}"),
             CliError::State { folder, source } if is_served(folder) => write!(
                 f,
-                "{}: the checkpoint cannot be gone on from: {source}. Nothing was changed; put back a whole copy of the folder, or go \
-                 back to an earlier round with: ebbflow rollback {} --to ROUND",
+                "{}: the run cannot resume from its checkpoint: {source}. Nothing was changed. Restore the folder \
+                 from a copy, or roll back with: ebbflow rollback {} --to ROUND",
                 folder.display(),
                 folder.display()
             ),
             CliError::State { folder, source } => write!(
                 f,
-                "{}: the checkpoint does not fit these settings: {source}; \
-                 repeat the run from the start with: ebbflow run {}",
+                "{}: the checkpoint does not fit these settings: {source}; repeat the run from the start with: ebbflow run {}",
                 folder.display(),
                 folder.display()
             ),
             CliError::File { doing, path, source } => write!(f, "{doing} {}: {source}", path.display()),
             CliError::Interrupted { resume } => {
-                write!(f, "interrupted; everything is saved. Go on with: {resume}")
+                write!(f, "interrupted; everything is saved. Resume with: {resume}")
             }
             CliError::Stopped { folder, why: StopReason::Diverged { round }, .. } => {
                 let folder = folder.display();
                 write!(
                     f,
-                    "{folder}: stopped: the model is not finite after round {round}. Its checkpoints, if any, are from before: go back with \
-                     ebbflow rollback {folder} --to ROUND. To begin another run, lower local.learning_rate, set local.max_grad_norm or bound updates by [clip]"
+                    "{folder}: stopped: the model is not finite after round {round}. Earlier checkpoints are \
+                     intact: roll back with ebbflow rollback {folder} --to ROUND. For a new run, lower \
+                     local.learning_rate, set local.max_grad_norm or bound updates by [clip]"
                 )
             }
             CliError::Stopped {
@@ -145,8 +144,9 @@ impl fmt::Display for CliError {
             } => {
                 write!(
                     f,
-                    "{}: stopped: in the last {rounds} rounds, up to round {last}, no client sent anything finite; the model did not move. \
-                     rounds.jsonl says who answered. Shut out who is to blame (ebbflow revoke). Go on with: {resume}",
+                    "{}: stopped: no update of the last {rounds} rounds, up to round {last}, was finite; the model \
+                     did not change. rounds.jsonl lists who responded: revoke hostile clients (ebbflow revoke). \
+                     Resume with: {resume}",
                     folder.display()
                 )
             }
@@ -154,16 +154,18 @@ impl fmt::Display for CliError {
                 let folder = folder.display();
                 write!(
                     f,
-                    "{folder}: stopped: in the last {rounds} rounds, up to round {last}, no client sent anything finite: training diverged. Its \
-                     checkpoints, if any, are from before: go back with ebbflow rollback {folder} --to ROUND. To begin another run, lower \
-                     local.learning_rate, set local.max_grad_norm or bound updates by [clip]"
+                    "{folder}: stopped: training diverged: no update of the last {rounds} rounds, up to round \
+                     {last}, was finite. Earlier checkpoints are intact: roll back with ebbflow rollback {folder} \
+                     --to ROUND. For a new run, lower local.learning_rate, set local.max_grad_norm or bound updates \
+                     by [clip]"
                 )
             }
             CliError::Stopped { folder, why: StopReason::Void { rounds, last }, resume } => write!(
                 f,
-                "{}: stopped: {rounds} rounds in a row were void, the last of them round {last}; the model is that of before them. \
-                 rounds.jsonl says why (void) and who answered. Shut out who is to blame (ebbflow revoke). Go on with: {resume}. If nobody \
-                 is, begin another run from its model with run.start_from, a lower local.learning_rate or other [guard] settings",
+                "{}: stopped: {rounds} rounds in a row were void, the last of them round {last}; the model is as \
+                 before them. rounds.jsonl gives the reason (void) and who responded. Revoke hostile clients \
+                 (ebbflow revoke), then resume with: {resume}. Without a hostile client, begin a new run from this \
+                 model (run.start_from) with a lower local.learning_rate or other [guard] settings",
                 folder.display()
             ),
             CliError::Abandoned => f.write_str("interrupted; nothing was written"),

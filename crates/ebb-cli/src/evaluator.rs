@@ -1,4 +1,4 @@
-//! Who judges the model: this machine, on test data it has, or the clients, on theirs.
+//! The evaluator of a run: this machine, on its test data, or the clients, on theirs.
 
 use std::num::NonZeroU32;
 
@@ -6,7 +6,7 @@ use ebb_net::ClientEvaluator;
 use ebb_round::{Census, Evaluator, FleetError, Parcel, RoundNo, Score, Shares};
 use ebb_train::TaskEvaluator;
 
-/// What judges the model.
+/// The evaluator of a run.
 pub enum RunEvaluator {
     /// This machine.
     Local(TaskEvaluator),
@@ -15,7 +15,7 @@ pub enum RunEvaluator {
 }
 
 impl RunEvaluator {
-    /// Every how many rounds it judges, where that is this machine's to say.
+    /// The evaluation interval in rounds; it is 1 where the clients decide.
     pub(crate) fn every(&self) -> NonZeroU32 {
         match self {
             RunEvaluator::Local(local) => local.every(),
@@ -23,7 +23,7 @@ impl RunEvaluator {
         }
     }
 
-    /// The score of a round that was not to be judged.
+    /// The score of a round that was not due for evaluation.
     pub(crate) fn evaluate_now(
         &mut self,
         number: RoundNo,
@@ -40,11 +40,11 @@ impl RunEvaluator {
         }
     }
 
-    /// Whether judging failed for good in the last round.
+    /// Returns the error if the last evaluation failed for good.
     pub(crate) fn check(&mut self) -> Result<(), FleetError> {
         match self {
             RunEvaluator::Local(local) => local.take_failure().map_or(Ok(()), |message| {
-                Err(FleetError::Failed { operation: "judging the model".to_owned(), message })
+                Err(FleetError::Failed { operation: "evaluating the model".to_owned(), message })
             }),
             RunEvaluator::Clients(clients) => clients.take_error().map_or(Ok(()), Err),
         }

@@ -1,4 +1,4 @@
-//! The `[guard]` table: when a round is void, and when a run stops for it.
+//! The `[guard]` table: when a round is void, and when void rounds stop a run.
 
 use std::num::NonZeroU32;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::CliError;
 
-/// The `[guard]` table. A served run has one unless it says `off = true`.
+/// The `[guard]` table. A served run has one unless it has `off = true`.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Written")]
 pub(crate) struct GuardTable {
@@ -20,21 +20,21 @@ pub(crate) struct GuardTable {
     reported_quantile: Option<Probability>,
 }
 
-/// The same as it is written.
+/// The table as the user writes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
     /// No round is ever void.
     #[serde(default)]
     off: bool,
-    /// A step so many times longer than the median of the last steps voids the round.
+    /// A step longer than this many times the median of recent steps voids the round.
     times: Option<Positive>,
-    /// The loss of so much of the last accuracy voids the round.
+    /// Losing this share of the last accuracy voids the round.
     accuracy_drop: Option<Probability>,
-    /// After so many void rounds in a row the run stops.
+    /// The run stops after this many void rounds in a row.
     max_void: Option<NonZeroU32>,
-    /// Selectors take no stated loss for larger, and no stated time for shorter, than this quantile of the
-    /// round's own.
+    /// Reported losses above this quantile of the round's losses count as it, and so do times below its
+    /// counterpart.
     reported_quantile: Option<Probability>,
 }
 
@@ -42,53 +42,46 @@ impl TryFrom<Written> for GuardTable {
     type Error = &'static str;
 
     fn try_from(written: Written) -> Result<GuardTable, &'static str> {
-        let Written { off, times, accuracy_drop, max_void: most_void, reported_quantile: stated_quantile } =
-            written;
+        let Written { off, times, accuracy_drop, max_void, reported_quantile } = written;
         if off {
             let others =
-                [times.is_some(), accuracy_drop.is_some(), most_void.is_some(), stated_quantile.is_some()];
+                [times.is_some(), accuracy_drop.is_some(), max_void.is_some(), reported_quantile.is_some()];
             if others.contains(&true) {
-                return Err("off = true leaves nothing to the other keys; leave out them or it");
+                return Err("off = true excludes the other keys; leave out either off or these keys");
             }
-            return Ok(GuardTable {
-                off,
-                times,
-                accuracy_drop,
-                max_void: most_void,
-                reported_quantile: stated_quantile,
-            });
+            return Ok(GuardTable { off, times, accuracy_drop, max_void, reported_quantile });
         }
         Ok(GuardTable {
             off,
             times: times.or(Positive::new(TIMES)),
             accuracy_drop: accuracy_drop.or(Probability::new(ACCURACY_DROP)),
-            max_void: most_void.or(NonZeroU32::new(MOST_VOID)),
-            reported_quantile: stated_quantile.or(Probability::new(REPORTED_QUANTILE)),
+            max_void: max_void.or(NonZeroU32::new(MAX_VOID)),
+            reported_quantile: reported_quantile.or(Probability::new(REPORTED_QUANTILE)),
         })
     }
 }
 
-/// How much longer than usual a step or an update of a served run may be.
+/// How many times as long as usual a step or an update of a served run may be.
 const TIMES: f64 = 10.0;
 
-/// What part of the last accuracy a round may lose.
+/// The share of the last accuracy that a round may lose.
 const ACCURACY_DROP: f64 = 0.75;
 
-/// So many void rounds in a row stop a run.
-const MOST_VOID: u32 = 5;
+/// A run stops after this many void rounds in a row.
+const MAX_VOID: u32 = 5;
 
 /// Losses above this quantile of a round's losses count as it, and so do times below its counterpart.
 const REPORTED_QUANTILE: f64 = 0.75;
 
-/// A client counts for at most so many times the samples that clients usually have. Honest fleets are skewed:
-/// of a hundred clients of SYNTHETIC the largest has some eighty times the median.
+/// A client counts for at most this many times the median number of samples. Honest fleets are skewed: the
+/// largest of a hundred SYNTHETIC clients has about eighty times the median.
 const MAX_SAMPLES_TIMES: f64 = 100.0;
 
-/// When a round is void, after how many in a row the run stops, and what clients are believed.
+/// When a round is void, after how many void rounds the run stops, and how far reported values are trusted.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct GuardSettings {
     pub(crate) limits: Option<GuardLimits>,
-    pub(crate) most_void: Option<NonZeroU32>,
+    pub(crate) max_void: Option<NonZeroU32>,
     pub(crate) reported_quantile: Option<f64>,
 }
 
@@ -106,23 +99,23 @@ impl GuardSettings {
         let reported_quantile = table.reported_quantile.map(Probability::get);
         Ok(GuardSettings {
             limits: (!table.off).then_some(limits),
-            most_void: table.max_void,
+            max_void: table.max_void,
             reported_quantile,
         })
     }
 }
 
-/// Whether the settings of a served run are completed by what protects it.
+/// Whether defaults that protect a served run are added to its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
-    /// Where they say nothing else.
+    /// Add them where the settings give nothing else.
     ByDefault,
-    /// They stay as they are: the run was begun with them.
+    /// Leave the settings as they are, because the run began with them.
     AsWritten,
 }
 
-/// What protects a served run unless its settings say otherwise: a guard, bounds on the length of updates and
-/// on stated samples, and cohorts that nobody can compute ahead.
+/// Adds the defaults that protect a served run: a guard, bounds on update norms and reported samples, and
+/// cohorts that nobody can predict.
 pub(crate) fn protect(tree: &mut Tree) {
     let by_default = || Origin::Flag("the defaults of a served run".to_owned());
     if !["max_samples", "max_samples_times", "unbounded_samples"]

@@ -1,4 +1,4 @@
-//! The command line: puts a fleet, a recipe and a recorder together.
+//! The command line: builds a run from settings, drives it and shows its record.
 //!
 //! [`main`] takes the registry, so that a program with methods of its own has the whole command line.
 
@@ -39,7 +39,7 @@ pub fn main(registry: &Registry) -> ExitCode {
     let args = Args::parse();
     match run(registry, &args) {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read our output has read enough.
+        // A reader that closes the output, such as `head`, has read enough.
         Err(CliError::OutputClosed) => ExitCode::SUCCESS,
         Err(error) => {
             anstream::eprintln!("\u{1b}[1;31merror:\u{1b}[0m {error}");

@@ -1,4 +1,4 @@
-//! Text to standard output: lines, and tables with aligned columns.
+//! Text on standard output: lines, and tables with aligned columns.
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -18,12 +18,12 @@ pub(crate) fn print_line(line: &str) -> Result<(), CliError> {
     })
 }
 
-/// Prints a line for the person at the terminal; nobody reading is no reason to stop.
-pub(crate) fn print_note(line: &str) {
+/// Prints a line on standard error. A closed standard error is no reason to stop.
+pub(crate) fn print_message(line: &str) {
     let _ = writeln!(anstream::stderr().lock(), "{line}");
 }
 
-/// Lets what servers and clients do be logged, on the standard error.
+/// Starts logging on standard error.
 pub(crate) fn log_to_stderr(logs: &LogOptions) -> Result<(), CliError> {
     let filter = EnvFilter::try_new(&logs.log).map_err(|error| {
         let level = &logs.log;
@@ -31,7 +31,7 @@ pub(crate) fn log_to_stderr(logs: &LogOptions) -> Result<(), CliError> {
     })?;
     let to_stderr = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let ansi = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    // Somebody who embeds this may log already.
+    // A program that embeds this one may have a logger already.
     let _ = match logs.log_json {
         true => to_stderr.json().flatten_event(true).try_init(),
         false => to_stderr.with_ansi(ansi).with_target(false).try_init(),
@@ -39,7 +39,7 @@ pub(crate) fn log_to_stderr(logs: &LogOptions) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Writes a picture or a table, and the folder it goes into.
+/// Writes a file, and makes the folder that it goes into.
 pub(crate) fn write_file(file: &Path, bytes: &[u8]) -> Result<(), CliError> {
     make_folder_of(file)?;
     std::fs::write(file, bytes).map_err(|error| CliError::file("writing", file, error))
@@ -52,7 +52,7 @@ pub(crate) fn make_folder_of(file: &Path) -> Result<(), CliError> {
     })
 }
 
-/// Writes a picture into a folder, for looking at and for scaling; says where.
+/// Writes a plot as SVG and as PNG, and returns both paths.
 pub(crate) fn write_plot(folder: &Path, name: &str, svg: &Svg) -> Result<[PathBuf; 2], CliError> {
     let files = ["svg", "png"].map(|ending| folder.join(format!("{name}.{ending}")));
     let png = svg.png(2)?;
@@ -61,24 +61,24 @@ pub(crate) fn write_plot(folder: &Path, name: &str, svg: &Svg) -> Result<[PathBu
     Ok(files)
 }
 
-/// A folder below `runs` for what a command makes of a configuration or a run, named after both.
+/// The default folder below `runs` for a command's output, named after the command and its input.
 pub(crate) fn default_output_folder(command: &str, file: &Path) -> PathBuf {
     let named = if file.is_dir() { file.file_name() } else { file.file_stem() };
     let named = named.map_or(String::new(), |name| format!("-{}", name.to_string_lossy()));
     Path::new("runs").join(format!("{command}{named}"))
 }
 
-/// Says what is where.
+/// Prints the paths of the files that were written.
 pub(crate) fn print_files(files: &[(&str, PathBuf)]) -> Result<(), CliError> {
     files.iter().try_for_each(|(what, file)| print_line(&format!("{what:<7}  {}", file.display())))
 }
 
-/// A number of things.
+/// A number with its noun, in the plural where needed.
 pub(crate) fn count(number: u64, thing: &str) -> String {
     if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
-/// Words as they would be typed in a shell.
+/// Quotes words so that they can be typed in a shell.
 pub(crate) fn shell_command<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> String {
     let quoted = words.into_iter().map(|word| {
         let word = word.as_ref();
@@ -88,14 +88,14 @@ pub(crate) fn shell_command<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -
     quoted.collect::<Vec<_>>().join(" ")
 }
 
-/// The command that was typed, to be typed again.
+/// The command line of this process, quoted to be typed again.
 pub(crate) fn this_command() -> String {
     let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
     shell_command(std::iter::once("ebbflow".to_owned()).chain(words))
 }
 
-/// The command that goes on with a run. For a server that takes the file it was started with, for the one in
-/// its folder does not know where that was.
+/// The command that resumes a run. A server is resumed with its original settings file, because paths in it
+/// are relative to that file.
 pub(crate) fn resume_command(folder: &Path) -> String {
     let folder_name = folder.display().to_string();
     match ebb_record::is_served(folder) {
@@ -104,12 +104,12 @@ pub(crate) fn resume_command(folder: &Path) -> String {
     }
 }
 
-/// Why a run ended, in words.
+/// Explains why a run ended.
 pub(crate) fn ending_text(name: &str) -> &str {
     match name {
         "rounds" => "all rounds done",
         "accuracy" => "target accuracy reached",
-        "virtual-hours" => "virtual time spent",
+        "virtual-hours" => "virtual time limit reached",
         "bytes" => "bytes spent",
         "diverged" => "diverged: the model is not finite",
         "void" => "too many rounds in a row were void",
@@ -117,12 +117,12 @@ pub(crate) fn ending_text(name: &str) -> &str {
     }
 }
 
-/// Text that stands out on a terminal.
+/// Bold text on a terminal.
 pub(crate) fn bold(text: &str) -> String {
     format!("\u{1b}[1m{text}\u{1b}[0m")
 }
 
-/// A table: the first column to the left, the others to the right.
+/// A table: the first columns hold words and are aligned left, the others right.
 #[derive(Debug, Default)]
 pub(crate) struct TextTable {
     rows: Vec<Vec<String>>,
@@ -130,7 +130,7 @@ pub(crate) struct TextTable {
 }
 
 impl TextTable {
-    /// With these headings; the first `left` columns hold words.
+    /// A table with these headings; the first `left` columns hold words.
     pub(crate) fn new<S: Into<String>>(left: usize, headings: impl IntoIterator<Item = S>) -> Self {
         TextTable { rows: vec![headings.into_iter().map(Into::into).collect()], n_word_columns: left }
     }
@@ -144,7 +144,7 @@ impl TextTable {
         &self.rows
     }
 
-    /// How many columns hold words: these are the first.
+    /// How many columns hold words; they come first.
     pub(crate) fn n_word_columns(&self) -> usize {
         self.n_word_columns
     }
@@ -173,7 +173,7 @@ impl TextTable {
     }
 }
 
-/// A count of bytes as people say it.
+/// A number of bytes with a unit.
 pub(crate) fn format_bytes(count: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let mut value = count;
@@ -185,7 +185,7 @@ pub(crate) fn format_bytes(count: f64) -> String {
     if unit == 0 { format!("{value:.0} B") } else { format!("{value:.1} {}", units[unit]) }
 }
 
-/// Seconds as people say them.
+/// Seconds with a fitting unit.
 pub(crate) fn format_duration(seconds: f64) -> String {
     match seconds {
         s if s < 120.0 => format!("{s:.1} s"),
@@ -194,7 +194,7 @@ pub(crate) fn format_duration(seconds: f64) -> String {
     }
 }
 
-/// A figure that may be missing.
+/// A metric that may be missing.
 pub(crate) fn format_metric(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
@@ -203,14 +203,14 @@ pub(crate) fn format_metric(value: Option<f64>) -> String {
     }
 }
 
-/// A share as people say it.
+/// A share in percent.
 pub(crate) fn format_percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// What absences cost, as an oracle knows it.
+/// The aggregation error caused by missing clients, as an oracle measures it.
 pub(crate) fn format_absence_cost(psi: f64) -> String {
-    format!("psi {psi:.3e}, the mean square of what the aggregate is off for the absences")
+    format!("psi {psi:.3e}, the mean squared aggregation error caused by absent clients")
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! Servers and clients keep what they write to themselves.
+//! Files of servers and clients are readable by their owner only.
 
 use std::path::Path;
 
-/// From now on nobody but this user, and root, can read or lock what the process makes.
+/// Restricts files that this process makes to its user (and root).
 pub(crate) fn restrict_umask() {
     #[cfg(unix)]
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
 
-/// What is wrong with a folder that others than its owner can look into, and what to type.
+/// Warns of a folder that other users can read, with the command that closes it.
 pub(crate) fn permission_warning(folder: &Path) -> Option<String> {
     #[cfg(unix)]
     {
@@ -16,7 +16,7 @@ pub(crate) fn permission_warning(folder: &Path) -> Option<String> {
         let mode = std::fs::metadata(folder).ok()?.permissions().mode() & 0o777;
         (mode & 0o077 != 0).then(|| {
             format!(
-                "{0}: other users of this machine can look into it (mode {mode:o}), and keep it locked; chmod -R go-rwx {0}",
+                "{0}: other users of this machine can read and lock this folder (mode {mode:o}); close it with: chmod -R go-rwx {0}",
                 folder.display()
             )
         })
@@ -28,8 +28,7 @@ pub(crate) fn permission_warning(folder: &Path) -> Option<String> {
     }
 }
 
-/// Whether a folder belongs to somebody else than whoever runs this, and so would what is made in it; and to
-/// whom.
+/// The owner of a folder, if it is another user than that of this process.
 pub(crate) fn foreign_owner(folder: &Path) -> Option<u32> {
     #[cfg(unix)]
     {

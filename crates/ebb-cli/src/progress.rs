@@ -1,4 +1,4 @@
-//! What is shown while rounds go by: a bar on a terminal, plain lines elsewhere, JSON on request.
+//! The progress of a run: a bar on a terminal, plain lines elsewhere, JSON on request.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::CliError;
 use crate::args::RunOptions;
 use crate::drive::RunObserver;
-use crate::output::{format_duration, format_metric, print_line, print_note};
+use crate::output::{format_duration, format_metric, print_line, print_message};
 
 /// Shows the progress of one run.
 pub(crate) struct Progress {
@@ -21,20 +21,20 @@ pub(crate) struct Progress {
     began: Instant,
     accuracy: Option<f64>,
     loss: Option<f64>,
-    /// Whether warnings are logged.
+    /// Whether warnings are logged instead of printed.
     logs_warnings: bool,
 }
 
 enum Style {
     Json,
     Bar(ProgressBar),
-    /// A line whenever another tenth is done.
+    /// A line after every tenth of the rounds.
     Lines,
     Nothing,
 }
 
 impl Progress {
-    /// For a run that has done `first` of its rounds.
+    /// The progress of a run that has done `first` of its rounds.
     pub(crate) fn new(how: &RunOptions, first: u32, n_rounds: u32) -> Self {
         let style = if how.json {
             Style::Json
@@ -56,12 +56,12 @@ impl Progress {
         }
     }
 
-    /// Warnings go where a server logs what it does.
+    /// Sends warnings to the log, as a server does.
     pub(crate) fn log_warnings(&mut self) {
         self.logs_warnings = true;
     }
 
-    /// How good the model is, how fast rounds go, and how long the rest will take.
+    /// The current accuracy or loss, the speed of rounds, and the remaining time.
     fn status_text(&self, done: u32) -> String {
         let rounds_per_s = f64::from(done - self.first) / self.began.elapsed().as_secs_f64().max(1e-9);
         let left = format_duration(f64::from(self.n_rounds - done) / rounds_per_s);
@@ -89,7 +89,7 @@ impl RunObserver for Progress {
             Style::Lines => {
                 let tenth = |round: u32| u64::from(round) * 10 / u64::from(self.n_rounds);
                 if tenth(done) > tenth(done - 1) {
-                    print_note(&format!("round {done}/{}  {}", self.n_rounds, self.status_text(done)));
+                    print_message(&format!("round {done}/{}  {}", self.n_rounds, self.status_text(done)));
                 }
             }
         }
@@ -100,8 +100,8 @@ impl RunObserver for Progress {
         let line = format!("warning: {message}");
         match &self.style {
             _ if self.logs_warnings => tracing::warn!("{message}"),
-            Style::Bar(bar) => bar.suspend(|| print_note(&line)),
-            _ => print_note(&line),
+            Style::Bar(bar) => bar.suspend(|| print_message(&line)),
+            _ => print_message(&line),
         }
     }
 }
@@ -124,10 +124,10 @@ fn bar(first: u64, n_rounds: u64) -> ProgressBar {
     bar
 }
 
-/// Does something once, when Ctrl-C is pressed or the program is asked to end. The second time ends it at once.
+/// Calls `act` once, on Ctrl-C or SIGTERM. The second signal ends the program at once.
 pub(crate) fn on_interrupt(act: Box<dyn Fn() + Send>) {
     let is_repeated = AtomicBool::new(false);
-    // Where no handler can be set, Ctrl-C ends the program, and the journal is what is left.
+    // Without a handler, Ctrl-C ends the program at once, and the run resumes from its journal.
     let _ = ctrlc::set_handler(move || {
         if is_repeated.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
@@ -140,12 +140,12 @@ pub(crate) fn on_interrupt(act: Box<dyn Fn() + Send>) {
 pub(crate) fn interrupt_flag() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    // Where no handler can be set, Ctrl-C ends the program, and the last checkpoint is what is left.
+    // Without a handler, Ctrl-C ends the program at once, and the run resumes from its last checkpoint.
     let _ = ctrlc::set_handler(move || {
         if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(130);
         }
-        print_note("finishing the round; once more to stop at once");
+        print_message("finishing the round; press Ctrl-C again to stop at once");
     });
     stop
 }

@@ -1,7 +1,7 @@
-//! What cohorts are drawn by: the seed of the run, or a key that only its folder holds.
+//! The source of randomness for client selection: the run's seed, or a key that only its folder holds.
 //!
-//! The clients of a server know its seed, for their data and their training follow from it. Who draws by the
-//! seed can be computed ahead by them. A served run draws by a key, unless its settings say otherwise.
+//! The clients of a server know its seed, because their data and training follow from it. They could predict
+//! cohorts that are drawn with the seed. A served run therefore draws with a key by default.
 
 use std::fs;
 use std::io;
@@ -16,14 +16,14 @@ use crate::CliError;
 /// The file of the key, readable by its owner only.
 const KEY_FILE: &str = "selection.key";
 
-/// How many bytes it has, and how many follow that check them.
+/// The length of the key in bytes; the checksum follows it.
 const KEY_BYTES: usize = 32;
 const CHECKSUM_BYTES: usize = 8;
 
-/// What the key is asked for.
+/// The purpose that separates this key from others derived the same way.
 const PURPOSE: &str = "selection";
 
-/// What cohorts, and all else that is drawn between rounds, are drawn by.
+/// The source of randomness for cohorts and for everything else drawn between rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SelectionSource {
@@ -33,19 +33,19 @@ pub enum SelectionSource {
     Key,
 }
 
-/// The key of a run's draws.
+/// The key that a run's cohorts are drawn with.
 #[derive(Clone)]
 pub(crate) struct SelectionKey(Vec<u8>);
 
 impl SelectionKey {
-    /// The key in a folder, if there is one.
+    /// Reads the key in a folder, if there is one.
     pub(crate) fn read(folder: &Path) -> Result<Option<SelectionKey>, CliError> {
         let file = folder.join(KEY_FILE);
         match fs::read(&file) {
             Ok(bytes) => match bytes.split_at_checked(KEY_BYTES) {
                 Some((key, check)) if check == checksum(key) => Ok(Some(SelectionKey(key.to_owned()))),
                 _ => Err(CliError::Usage(format!(
-                    "{}: damaged, so cohorts would be drawn otherwise; put back the file that was there, from a copy of the folder",
+                    "{}: the key is damaged, so cohorts would differ; restore the file from a copy of the folder",
                     file.display()
                 ))),
             },
@@ -54,7 +54,7 @@ impl SelectionKey {
         }
     }
 
-    /// The key in a folder, which gets one if `is_new`.
+    /// Reads the key in a folder, and makes one if `is_new`.
     pub(crate) fn open(folder: &Path, is_new: bool) -> Result<SelectionKey, CliError> {
         if let Some(key) = SelectionKey::read(folder)? {
             return Ok(key);
@@ -62,7 +62,7 @@ impl SelectionKey {
         let file = folder.join(KEY_FILE);
         if !is_new {
             return Err(CliError::Usage(format!(
-                "{}: missing, and cohorts are drawn by it (run.draws_by); put it back from a copy of the folder",
+                "{}: missing, but cohorts are drawn with this key (run.draws_by); restore it from a copy of the folder",
                 file.display()
             )));
         }
@@ -71,20 +71,20 @@ impl SelectionKey {
         Ok(key)
     }
 
-    /// Puts a copy into another run's folder, which draws the same.
+    /// Copies the key into another run's folder, which then draws the same cohorts.
     pub(crate) fn copy_to(&self, folder: &Path) -> Result<(), CliError> {
         let file = folder.join(KEY_FILE);
         let bytes = [self.0.as_slice(), &checksum(&self.0)].concat();
         write_private(&file, &bytes).map_err(|error| CliError::file("writing", &file, error))
     }
 
-    /// The seed that it stands for.
+    /// The seed that is derived from the key.
     pub(crate) fn seed(&self) -> u64 {
         Key::new(&self.0).derived_number(PURPOSE)
     }
 }
 
-/// What shows that no bit of a key has changed.
+/// A checksum that reveals a changed bit of the key.
 fn checksum(key: &[u8]) -> [u8; CHECKSUM_BYTES] {
     *Digest::of(key).bytes().first_chunk().expect("a digest is longer")
 }
@@ -112,7 +112,7 @@ mod tests {
             damaged[at] ^= 1;
             fs::write(&file, damaged).unwrap();
             let error = SelectionKey::read(other.path()).err().unwrap().to_string();
-            assert!(error.contains("selection.key: damaged"), "byte {at}: {error}");
+            assert!(error.contains("selection.key: the key is damaged"), "byte {at}: {error}");
         }
     }
 }

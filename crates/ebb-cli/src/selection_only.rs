@@ -1,4 +1,4 @@
-//! A run without data: the engine, the fleet and the selector of a real one, and clients that train nothing.
+//! A run without data: a real engine, fleet and selector, with clients that train nothing.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use serde::{Deserialize, Serialize};
 use crate::CliError;
 use crate::assemble::{RunTable, check_oracle_probabilities, check_rounds, known_tables, scheduled_rounds};
 
-/// What is done instead of everything that is not asked for.
+/// The local settings of clients that train nothing.
 const STUB_SETTINGS: &str = "[local]\nkind = \"sgd\"\nlearning_rate = 1.0\nsteps = 1";
 
-/// A run that asks clients and trains none.
+/// A run that selects clients and trains none.
 pub(crate) struct SelectionOnlyRun {
     engine: Engine,
     fleet: SimFleet,
     task: Arc<StubTask>,
-    /// How many rounds.
+    /// The number of rounds.
     pub(crate) n_rounds: u32,
-    /// How many clients.
+    /// The number of clients.
     pub(crate) n_clients: usize,
-    /// The true chance of each client to answer when it is asked; empty where nobody knows.
+    /// The true probability of each client to respond when selected; empty where nobody knows it.
     pub(crate) oracle_probabilities: Vec<f64>,
     uses_losses: bool,
 }
 
 impl SelectionOnlyRun {
-    /// Builds what `[run]`, `[world]`, `[select]` and `data.clients` say; the other tables are passed over.
+    /// Builds the run from `[run]`, `[world]`, `[select]` and `data.clients`; other tables are ignored.
     pub(crate) fn new(registry: &Registry, tree: &Tree) -> Result<SelectionOnlyRun, CliError> {
         #[derive(Serialize, Deserialize)]
         struct Data {
@@ -46,7 +46,7 @@ impl SelectionOnlyRun {
         let mut context = BuildContext::default();
         let data: Data = tree.table("data", context).parse_without(&[])?;
         let Some(n_clients) = data.clients else {
-            let message = "missing; selection is played without data, so say how many clients there are";
+            let message = "missing; selection is simulated without data, so give the number of clients";
             return Err(tree.error("data.clients", message).into());
         };
         known
@@ -94,8 +94,8 @@ impl SelectionOnlyRun {
         })
     }
 
-    /// What there is to say of the world.
-    pub(crate) fn notes(&self) -> &[String] {
+    /// Remarks on the world.
+    pub(crate) fn remarks(&self) -> &[String] {
         self.fleet.world().remarks()
     }
 
@@ -117,7 +117,7 @@ impl SelectionOnlyRun {
         Ok(Some(tally))
     }
 
-    /// Whether the selector went by what clients say of themselves, before it chose or in their answers.
+    /// Whether the selector used what clients report, in probes or with their updates.
     pub(crate) fn used_reports(&self) -> bool {
         self.uses_losses || self.task.were_losses_requested()
     }

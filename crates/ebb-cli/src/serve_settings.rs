@@ -17,66 +17,67 @@ use crate::CliError;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ServeTable {
-    /// Where the server listens.
+    /// The address that the server listens on.
     #[serde(default = "loopback")]
     pub(crate) listen: SocketAddr,
-    /// How many clients methods should reckon with; as many as the data is split among, without.
+    /// The population size that methods assume; by default the number of clients of the data's split.
     pub(crate) clients: Option<NonZeroU32>,
-    /// When a round closes.
+    /// The duration of a round.
     #[serde(default = "a_minute")]
     pub(crate) deadline_s: Positive,
-    /// How long a round is held open for clients that are waited for, or for a quorum; an hour, or the deadline if longer.
+    /// How long a round waits for required clients or for a quorum; by default an hour, or the deadline if
+    /// longer.
     pub(crate) patience_s: Option<Positive>,
-    /// How long after the deadline half-done work still counts as on time.
+    /// How long after the deadline partial work still counts as on time.
     #[serde(default = "two_seconds")]
     grace_s: NonNegative,
-    /// What becomes of work that is not done by the deadline.
+    /// What happens to work that is not done by the deadline.
     #[serde(default)]
     after_deadline: LateWork,
-    /// A round with fewer answers is held open beyond its deadline.
+    /// A round with fewer updates stays open beyond its deadline.
     #[serde(default)]
     quorum: usize,
-    /// A round begins once so many clients can take a job.
+    /// A round begins once this many clients are up and not busy.
     #[serde(default = "one")]
     min_up: NonZeroUsize,
     #[serde(default = "five_seconds")]
     heartbeat_s: Positive,
-    /// The server that this must be, as it says when it starts; any, without.
+    /// The required server id, as a server prints it when it starts; any by default.
     id: Option<String>,
     /// How many clients can enrol.
     #[serde(default = "many")]
     max_clients: NonZeroU32,
-    /// How many samples a client may say that it has; any number, without.
+    /// The largest number of samples that a client may report; any by default.
     max_samples: Option<NonZeroU32>,
-    /// A client counts for at most so many times the median of the samples that the clients state.
+    /// A client counts for at most this many times the median of the reported samples.
     max_samples_times: Option<Positive>,
-    /// Clients are believed any number of samples.
+    /// Reported numbers of samples are not bounded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     unbounded_samples: bool,
-    /// Answers take so many bytes of memory: on their way, not read, not written, and kept for the open
+    /// The memory for updates in bytes: in flight, not yet read, not yet written, and kept for the open
     /// round.
     #[serde(default = "half_a_gigabyte")]
     memory_bytes: u64,
     /// Whether the journal keeps every update, so that the model can be recomputed.
     #[serde(default)]
     pub(crate) keep_updates: bool,
-    /// Who judges the model.
+    /// The evaluator of the model.
     #[serde(default)]
     pub(crate) evaluated_by: EvaluatedBy,
-    /// How models travel.
+    /// The packing of models on their way to clients.
     #[serde(default)]
     down: PackingTable,
-    /// How updates travel.
+    /// The packing of updates on their way to the server.
     #[serde(default)]
     up: PackingTable,
     /// The server's certificate.
     tls: Option<TlsTable>,
-    /// Whether it may be read by everybody on the way.
+    /// Whether the traffic may be unencrypted.
     #[serde(default)]
     plain: bool,
-    /// Where figures for Prometheus are to be had.
+    /// The address that serves metrics to Prometheus.
     pub(crate) metrics: Option<SocketAddr>,
-    /// A file with what those must show who want them: beyond this machine they tell who is there and when.
+    /// A file with the token that a scrape must show. Metrics reveal which clients are connected, and when.
     metrics_token: Option<PathBuf>,
 }
 
@@ -88,14 +89,14 @@ enum LateWork {
     Late,
 }
 
-/// Who judges the model.
+/// The evaluator of the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum EvaluatedBy {
-    /// The server, on test data it has.
+    /// The server, on its test data.
     #[default]
     Server,
-    /// The clients, on data they keep for that.
+    /// The clients, on data they hold out for that.
     Clients,
 }
 
@@ -121,7 +122,7 @@ enum NumberFormat {
 struct TlsTable {
     certificate: PathBuf,
     key: PathBuf,
-    /// Clients must show a certificate that is signed by this one.
+    /// The authority that must have signed the clients' certificates.
     clients: Option<PathBuf>,
 }
 
@@ -147,48 +148,52 @@ fn many() -> NonZeroU32 {
     NonZeroU32::new(100_000).expect("not zero")
 }
 
-/// The token for metrics has at least so many characters.
+/// The shortest token for metrics, in characters.
 const MIN_TOKEN_CHARS: usize = 16;
 
 impl ServeTable {
     pub(crate) fn read(settings: &Settings<'_>, task: &dyn Task) -> Result<ServeTable, SettingsError> {
         let table: ServeTable = settings.parse()?;
         if table.patience_s.is_some_and(|patience| patience.get() < table.deadline_s.get()) {
-            return Err(settings.error("patience_s", "shorter than deadline_s; give at least as much"));
+            return Err(settings.error("patience_s", "shorter than deadline_s; give at least deadline_s"));
         }
         if table.unbounded_samples && (table.max_samples.is_some() || table.max_samples_times.is_some()) {
-            let message = "unbounded_samples = true leaves nothing to max_samples and max_samples_times; leave out them or it";
+            let message = "unbounded_samples = true excludes max_samples and max_samples_times; leave out either it or both of them";
             return Err(settings.error("unbounded_samples", message));
         }
         let is_id =
             |id: &String| id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         if table.id.as_ref().is_some_and(|id| !is_id(id)) {
-            let message = "not what a server says when it starts (server ...): 32 of the digits 0 to 9 and a to f; copy it from there";
+            let message = "not a server id, which has 32 of the digits 0 to 9 and a to f; copy it from what the \
+                           server prints when it starts";
             return Err(settings.error("id", message));
         }
         if table.tls.is_none() && !table.plain && !table.listen.ip().is_loopback() {
-            let message = "everybody on the way could read and change what is sent; give [serve.tls] certificate and key (ebbflow certs \
-                           makes them), or write plain = true if something else protects it";
+            let message = "without TLS anyone on the path could read and change the traffic. Give [serve.tls] \
+                           certificate and key (ebbflow certs makes them), or set plain = true if a proxy or VPN \
+                           protects it";
             return Err(settings.error("listen", message));
         }
         if table.tls.is_some() && table.plain {
-            return Err(settings.error("plain", "[serve.tls] is given; leave out one of them"));
+            return Err(settings.error("plain", "plain = true excludes [serve.tls]; leave out one of them"));
         }
         if let Some(metrics) = table.metrics
             && !metrics.ip().is_loopback()
             && table.metrics_token.is_none()
         {
-            let message = "everybody who reaches this address could read them; give an address of this machine (127.0.0.1:PORT), or write \
-                           metrics_token = FILE, a file with the token that a scrape must show";
+            let message = "anyone who reaches this address could read the metrics; give a loopback address \
+                           (127.0.0.1:PORT), or set metrics_token = FILE, a file with the token that a scrape must \
+                           show";
             return Err(settings.error("metrics", message));
         }
         if let Some(clients) = table.clients
             && clients > table.max_clients
         {
-            return Err(settings.error("clients", "more than max_clients; raise that"));
+            return Err(settings.error("clients", "more than max_clients; raise max_clients"));
         }
         if table.evaluated_by == EvaluatedBy::Server && task.n_test_batches() == 0 {
-            let message = "this data has nothing to judge on at the server; write evaluated_by = \"clients\"";
+            let message =
+                "the server has no test data of this kind to evaluate on; set evaluated_by = \"clients\"";
             return Err(settings.error("evaluated_by", message));
         }
         Ok(table)
@@ -219,8 +224,8 @@ impl ServeTable {
             max_samples: self.max_samples.map_or(u32::MAX, NonZeroU32::get),
             max_samples_times_median: self.max_samples_times.map(Positive::get),
             update_memory_bytes: self.memory_bytes,
-            // No recipe needs half-done work: those that weigh it (the schemes, `fednova`) take whole work as well. Nor must all
-            // judge, for one that cannot may train.
+            // No recipe requires partial work: those that weigh it (the schemes, `fednova`) take whole work
+            // as well. Evaluation is optional too, because a client without it can still train.
             required_capabilities: Capabilities {
                 side_vectors: required.memory,
                 own_start: required.own_start,
@@ -246,12 +251,12 @@ impl ServeTable {
         self.max_clients.get() as usize
     }
 
-    /// Whether everybody on the way can read what is sent.
+    /// Whether the traffic is unencrypted.
     pub(crate) fn is_plain(&self) -> bool {
         self.tls.is_none()
     }
 
-    /// What those must show who want the metrics, from a file relative to a folder.
+    /// The token that a scrape must show, read from a file relative to `folder`.
     pub(crate) fn metrics_token(&self, folder: &Path) -> Result<Option<String>, CliError> {
         let Some(file) = &self.metrics_token else { return Ok(None) };
         let file = folder.join(file);
@@ -259,7 +264,7 @@ impl ServeTable {
         let token = text.trim();
         if token.len() < MIN_TOKEN_CHARS {
             return Err(CliError::Usage(format!(
-                "{}: a token of {} characters can be guessed (serve.metrics_token); give at least {MIN_TOKEN_CHARS}",
+                "{}: a token of {} characters can be guessed (serve.metrics_token); use at least {MIN_TOKEN_CHARS} characters",
                 file.display(),
                 token.len()
             )));
@@ -267,7 +272,7 @@ impl ServeTable {
         Ok(Some(token.to_owned()))
     }
 
-    /// The certificate: files relative to a folder, which can be read.
+    /// The TLS files, relative to `folder`, after a check that they can be read.
     pub(crate) fn tls(&self, folder: &Path) -> Result<Option<TlsFiles>, CliError> {
         let Some(TlsTable { certificate, key, clients }) = &self.tls else { return Ok(None) };
         let open_file = |file: &PathBuf| {
@@ -279,9 +284,8 @@ impl ServeTable {
         Ok(Some(TlsFiles { certificate: open_file(certificate)?, key: open_file(key)?, client_ca: clients }))
     }
 
-    /// Whether a folder is that of the server that this must be. A server on another, or on an empty one
-    /// where a disk is not mounted, would be taken for the one that its clients belong to, and refuse them
-    /// all.
+    /// Checks that a folder belongs to the required server. Another server, or an empty folder of an
+    /// unmounted disk, would refuse all of its clients.
     pub(crate) fn check_id(&self, folder: &Path) -> Result<(), CliError> {
         let Some(wanted) = &self.id else { return Ok(()) };
         let found = ebb_net::server_id(folder).map_err(|error| CliError::Unavailable(error.to_string()))?;
@@ -291,13 +295,13 @@ impl ServeTable {
         let folder = folder.display();
         Err(match found {
             Some(found) => CliError::Usage(format!(
-                "{folder}: the folder of server {found}, but serve.id = \"{wanted}\"; give the folder of that one by --out, or, if clients \
-                 are to enrol anew with this one, write serve.id = \"{found}\""
+                "{folder}: the folder belongs to server {found}, but serve.id = \"{wanted}\". Give the other \
+                 server's folder by --out, or, to let clients enrol with this one, set serve.id = \"{found}\""
             )),
-            // Its disk may be there the next time.
+            // The disk may be mounted the next time.
             None => CliError::Unavailable(format!(
-                "{folder}: no server has been here, but serve.id = \"{wanted}\"; give the folder of that one by --out (is its disk \
-                 mounted?), or, to begin with new clients, leave serve.id out"
+                "{folder}: no server has used this folder, but serve.id = \"{wanted}\". Give that server's folder \
+                 by --out (is its disk mounted?), or, to begin with new clients, leave serve.id out"
             )),
         })
     }

@@ -1,4 +1,4 @@
-//! Everything that `[data]` can name: what is trained in this program, and what in programs of the user's own.
+//! Everything that `[data]` can name: built-in tasks, and external ones that the user's own programs train.
 
 use std::sync::Arc;
 

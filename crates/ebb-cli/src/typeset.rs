@@ -2,10 +2,10 @@
 
 use crate::output::TextTable;
 
-/// A title, which may be empty, and what stands below it.
+/// A title, which may be empty, and the table below it.
 pub(crate) type TitledTable = (String, TextTable);
 
-/// The tables as Markdown, one below the other.
+/// The tables as Markdown, one after the other.
 pub(crate) fn markdown(tables: &[TitledTable]) -> String {
     let one = |(title, table): &TitledTable| {
         let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
@@ -22,8 +22,8 @@ pub(crate) fn markdown(tables: &[TitledTable]) -> String {
     tables.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-/// The tables as LaTeX, one below the other, each a `tabular` that goes into a float or stands alone. A document needs the package
-/// `booktabs` for them and nothing else.
+/// The tables as LaTeX, one after the other, each a `tabular` that can stand alone or in a float. The
+/// document needs only the package `booktabs`.
 pub(crate) fn latex(tables: &[TitledTable]) -> String {
     let one = |(title, table): &TitledTable| {
         let line = |row: &Vec<String>| {
@@ -48,13 +48,13 @@ pub(crate) fn latex(tables: &[TitledTable]) -> String {
     format!("% \\usepackage{{booktabs}}\n{}", all.join("\\par\\medskip\n"))
 }
 
-/// Which columns hold words.
+/// Whether each column holds words.
 fn alignments(table: &TextTable) -> Vec<bool> {
     let n_columns = table.rows().iter().map(Vec::len).max().unwrap_or(0);
     (0..n_columns).map(|column| column < table.n_word_columns()).collect()
 }
 
-/// Text that Markdown shows as it is, on one line.
+/// Escapes text for Markdown, on one line.
 fn escape_markdown(text: &str) -> String {
     let mut plain = String::new();
     for character in text.chars() {
@@ -66,7 +66,7 @@ fn escape_markdown(text: &str) -> String {
     plain
 }
 
-/// Text that LaTeX sets as it is, on one line.
+/// Escapes text for LaTeX, on one line.
 fn escape_latex(text: &str) -> String {
     let mut plain = String::new();
     let mut before = ' ';
@@ -81,9 +81,9 @@ fn escape_latex(text: &str) -> String {
             '<' | '>' | '|' => plain.extend(['$', character, '$']),
             '±' => plain.push_str("$\\pm$"),
             '-' if before == ' ' && digit_next => plain.push_str("$-$"),
-            // A line may begin with these, and what ended the one before would take them for its own.
+            // At the start of a line, LaTeX would take these for an argument of the line before.
             '[' | '*' => plain.extend(['{', character, '}']),
-            // Two in a row would become something else.
+            // Two in a row would become a ligature.
             '-' | '\'' | '`' if before == character => plain.extend(['{', '}', character]),
             '"' => plain.push_str("\\char34{}"),
             _ => plain.push(if character.is_control() { ' ' } else { character }),

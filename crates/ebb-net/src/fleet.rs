@@ -15,6 +15,7 @@ use ebb_round::{
 use crate::coordinator::{PackedModel, Query, SavedCoordinator};
 use crate::journal::{Entry, RollCall, UpdateRecord};
 use crate::recovery::Recovery;
+use crate::shared::Halt;
 
 /// A fleet of clients over a network.
 pub struct NetFleet {
@@ -53,12 +54,19 @@ impl NetFleet {
         FleetError::Failed { operation: format!("{doing} in round {}", self.round), message }
     }
 
+    fn halted(&self, doing: &str, halt: Halt) -> FleetError {
+        match halt {
+            Halt::Stopped => FleetError::Stopped { operation: format!("{doing} in round {}", self.round) },
+            Halt::Failed(message) => self.failed(doing, message),
+        }
+    }
+
     /// Waits until something changes, at the latest until a time. Also drops silent clients and reads
     /// revocations.
     fn wait(&self, doing: &str, seen: u64, until_s: f64) -> Result<(), FleetError> {
         let shared = &self.recovery.shared;
         let until_s = until_s.min(self.last_checked_s.get().max(shared.clock.now_s() - CHECK_S) + CHECK_S);
-        shared.wait(seen, until_s).map_err(|message| self.failed(doing, message))?;
+        shared.wait(seen, until_s).map_err(|halt| self.halted(doing, halt))?;
         let now_s = shared.clock.now_s();
         if now_s >= self.last_checked_s.get() + CHECK_S {
             self.last_checked_s.set(now_s);

@@ -45,7 +45,6 @@ pub use rollback::JournalRollback;
 pub use server::{
     Counts, JournalReplay, REVOKED_FILE, RunningServer, STORE_FILE, ServeError, ServerOptions, server_id,
 };
-pub use shared::STOPPED;
 pub use store::{Store, StoreError};
 pub use tls::TlsFiles;
 pub use tokens::KEY_FILE;

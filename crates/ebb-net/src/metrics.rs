@@ -104,7 +104,7 @@ fn reply(
         }
         (Some("GET"), Some("/healthz")) => match shared.check() {
             Ok(()) => ("200 OK", "ok\n".to_owned()),
-            Err(why) => ("503 Service Unavailable", why + "\n"),
+            Err(why) => ("503 Service Unavailable", format!("{why}\n")),
         },
         (Some("GET"), Some(_)) => {
             ("404 Not Found", "no such page; there are /metrics and /healthz\n".to_owned())

@@ -2,6 +2,7 @@
 //! to it.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -163,7 +164,7 @@ impl Shared {
 
     /// Waits until something changes, at the latest until a time. Returns an error if the run cannot
     /// continue.
-    pub(crate) fn wait(&self, seen: u64, until_s: f64) -> Result<(), String> {
+    pub(crate) fn wait(&self, seen: u64, until_s: f64) -> Result<(), Halt> {
         self.check()?;
         self.clock.wait(self, seen, until_s);
         self.check()
@@ -176,11 +177,11 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), Halt> {
         if self.is_stopped.load(Ordering::Relaxed) {
-            return Err(STOPPED.to_owned());
+            return Err(Halt::Stopped);
         }
-        self.lock().store_error.as_ref().map_or(Ok(()), |error| Err(error.to_string()))
+        self.lock().store_error.as_ref().map_or(Ok(()), |error| Err(Halt::Failed(error.to_string())))
     }
 
     /// Writes something without waiting. A failure of the disk stops the run.
@@ -231,8 +232,23 @@ impl Shared {
     }
 }
 
-/// The message of a fleet that was stopped.
-pub const STOPPED: &str = "the run was told to stop";
+/// Why a server cannot continue.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// It was told to stop.
+    Stopped,
+    /// Its store failed, for this reason.
+    Failed(String),
+}
+
+impl fmt::Display for Halt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Halt::Stopped => "it was told to stop",
+            Halt::Failed(message) => message,
+        })
+    }
+}
 
 /// Real time.
 pub(crate) struct SystemClock {

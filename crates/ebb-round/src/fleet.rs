@@ -204,6 +204,11 @@ pub enum FleetError {
         /// The cause.
         message: String,
     },
+    /// The fleet was told to stop. This is no failure: the run can resume.
+    Stopped {
+        /// The operation that the stop interrupted.
+        operation: String,
+    },
 }
 
 impl fmt::Display for FleetError {
@@ -216,6 +221,7 @@ impl fmt::Display for FleetError {
                 after.number()
             ),
             FleetError::Failed { operation: doing, message } => write!(f, "{doing}: {message}"),
+            FleetError::Stopped { operation } => write!(f, "{operation}: it was told to stop"),
         }
     }
 }

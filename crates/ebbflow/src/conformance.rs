@@ -1,6 +1,6 @@
-//! What every method must keep, whoever wrote it: a check over a whole registry.
+//! The rules that every method must keep, checked over a whole registry.
 //!
-//! A method author calls [`check`] in a test of their own; the list of broken promises must be empty.
+//! A method author calls [`check`] in a test of their own; the list of violations must be empty.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -17,7 +17,7 @@ const N_CLIENTS: usize = 5;
 /// The worlds that every method is tried in: a name, and the `[world]` table.
 const SCENARIOS: &[(&str, &str)] = &[
     ("everybody answers in full", ALL_RESPOND),
-    ("nobody ever answers", "script = []\nafter_script = \"nobody\""),
+    ("no client ever responds", "script = []\nafter_script = \"nobody\""),
     (
         "rounds with no answers",
         "script = [[], [0, 1, 2, 3, 4], [], [], [3], [], [1, 2]]\nafter_script = \"nobody\"",
@@ -41,7 +41,7 @@ script = [
 ]
 after_script = "repeat"
 "#;
-/// Three steps and the sending take four seconds at the median: three rounds and more.
+/// Three steps and the upload take four seconds at the median, which is three rounds or more.
 const LATE: &str = r#"
 deadline_s = 1.1
 step_s = 1.0
@@ -57,23 +57,24 @@ departures = [{ round = 3, clients = [0] }, { round = 5, clients = [4] }]
 availability = { kind = "bernoulli", probability = 0.7 }
 "#;
 
-/// Tries every recipe and every method of the registry; returns the promises that were broken, in words.
+/// Tries every recipe and every method of the registry; returns the violations as sentences.
 ///
-/// For each, in worlds where everybody answers, nobody does, work is partial, late or broken, and clients
-/// come and go: the model stays finite, the run is the same when repeated, at another number of threads and
-/// when resumed after any round; and a recipe that only concerns participation gives FedAvg's model when
-/// everybody answers in full. A selector that picks somebody twice, or somebody not enrolled, panics.
+/// Each is tried in worlds with full responses, without any, with partial, late or broken updates, and with
+/// arrivals and departures. The model must stay finite. The run must be the same when repeated, with another
+/// number of threads, and when resumed after any round. A recipe that only concerns participation must give
+/// FedAvg's model under full participation. A selector that selects a client twice, or one that is not
+/// enrolled, panics.
 pub fn check(registry: &Registry) -> Vec<String> {
     let mut broken = Vec::new();
     for subject in subjects(registry) {
         let needs_probabilities = needs_oracle_probabilities(registry, &subject);
         for (scenario, world) in SCENARIOS {
-            // What a script has happen has no chance that an oracle could know.
+            // A scripted world has no availability probabilities.
             if needs_probabilities && world.contains("script =") {
                 continue;
             }
             for n_clients in [N_CLIENTS, 1] {
-                // Worlds that name other clients than the first need them.
+                // Worlds that name clients other than the first need these clients.
                 if n_clients == 1 && (world.contains("client") || world.contains("script = [[")) {
                     continue;
                 }
@@ -103,7 +104,7 @@ fn does_not_build(subject: &Subject, error: &dyn std::fmt::Display) -> ! {
     panic!("{}: its example does not build: {error}", subject.name)
 }
 
-/// One recipe, or one method with defaults around it.
+/// One recipe, or one method with defaults for the other roles.
 struct Subject {
     name: String,
     settings: Tree,
@@ -115,7 +116,7 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
     for recipe in &registry.recipes {
         let mut settings = Tree::default();
         settings.set_value("recipe", recipe.name, Origin::Recipe(recipe.name.to_owned()));
-        // What a recipe leaves open is filled from the example of the method it names.
+        // Settings that a recipe leaves open come from the example of the method that it names.
         let named = Tree::from_recipe(recipe.name, recipe.settings);
         for method in registry.methods() {
             if named.text(&format!("{}.kind", method.role)) == Some(method.name) {
@@ -134,7 +135,7 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
         settings.overlay(example(role, name, text));
         subjects.push(Subject { name: format!("{role} {name}"), settings, only_participation: false });
     }
-    // What the objective does with those that come and go, with every role that looks at updates.
+    // Each policy for arrivals and departures, with every role that reads updates.
     let kinds = arrivals::ALL.iter().map(|entry| ("arrivals", entry.name, entry.example));
     let kinds = kinds.chain(departures::ALL.iter().map(|entry| ("departures", entry.name, entry.example)));
     for (part, name, text) in kinds {
@@ -150,7 +151,7 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
             subjects.push(Subject { name, settings, only_participation: false });
         }
     }
-    // What bounds answers before anybody sees them, where it shortens and where it refuses.
+    // Norm bounds, both where they shorten updates and where they refuse them.
     let bounded = "[clip]\nnorm = 2.0\nside_vectors = 2.0\ntimes = 1.2\n[select]\nkind = \"everyone\"\n";
     let control =
         "[local]\nkind = \"scaffold\"\nlearning_rate = 0.1\nsteps = 3\n[server]\nkind = \"scaffold\"";
@@ -158,7 +159,7 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
         let settings = Tree::from_recipe("conformance", &format!("{bounded}{extra_tables}"));
         subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
     }
-    // What none of the examples has.
+    // Settings that none of the examples has.
     let adaptive = "[data]\nkind = \"synthetic\"\nclients = 5\nsamples = 20\n[select]\nkind = \"fast\"\ncohort = 3\nadaptive = 7.0\n";
     for (name, settings) in [
         ("fast, adaptive", adaptive.to_owned()),
@@ -167,21 +168,24 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
             format!("{adaptive}smooth = 0.5\nwindow = 3\nover_selection = 1.3\n"),
         ),
         (
-            "friend, who stands in for two at most",
+            "friend, with at most two stand-ins",
             "[select]\nkind = \"everyone\"\n[substitute]\nkind = \"friend\"\nmax_stand_ins = 2\n".to_owned(),
         ),
         ("pow-d among some", among_some("pow-d")),
         ("cpow-d among some", among_some("cpow-d")),
         ("rpow-d among some", among_some("rpow-d")),
-        ("mifa, waiting, on a shelf in half the space", with_spill_store("mifa", "f16") + "wait = true\n"),
-        ("mifa, on a shelf", with_spill_store("mifa", "f32")),
-        ("fedvarp, on a shelf", with_spill_store("fedvarp", "f32")),
         (
-            "fedstale, on a shelf in half the space",
+            "mifa, waiting, with a spill store in half the space",
+            with_spill_store("mifa", "f16") + "wait = true\n",
+        ),
+        ("mifa, with a spill store", with_spill_store("mifa", "f32")),
+        ("fedvarp, with a spill store", with_spill_store("fedvarp", "f32")),
+        (
+            "fedstale, with a spill store in half the space",
             with_spill_store("fedstale", "f16") + "probabilities = \"intervals\"\n",
         ),
-        ("mimic, on a shelf in half the space", with_spill_store("mimic", "f16")),
-        ("afl-cs, on a shelf", with_spill_store("afl-cs", "f32") + "[substitute]\nkind = \"late\"\n"),
+        ("mimic, with a spill store in half the space", with_spill_store("mimic", "f16")),
+        ("afl-cs, with a spill store", with_spill_store("afl-cs", "f32") + "[substitute]\nkind = \"late\"\n"),
     ] {
         let settings = Tree::from_recipe("conformance", &settings);
         subjects.push(Subject { name: name.to_owned(), settings, only_participation: false });
@@ -189,12 +193,12 @@ fn subjects(registry: &Registry) -> Vec<Subject> {
     subjects
 }
 
-/// A selector that does not look at everybody.
+/// A selector that considers only some of the clients.
 fn among_some(kind: &str) -> String {
     format!("[select]\nkind = \"{kind}\"\ncohort = 3\ncandidates = 4\n")
 }
 
-/// An aggregator that keeps nothing of what it remembers in memory.
+/// An aggregator whose whole memory is in the spill store.
 fn with_spill_store(kind: &str, precision: &str) -> String {
     let memory = format!("precision = \"{precision}\"\nmemory_mb = 0\n");
     format!("[select]\nkind = \"everyone\"\n[aggregate]\nkind = \"{kind}\"\n{memory}")
@@ -210,11 +214,11 @@ struct Trial<'t> {
     subject: &'t Subject,
     world: &'t str,
     n_clients: usize,
-    /// Whether a cohort is the whole fleet.
+    /// Whether the cohort is the whole fleet.
     everybody: bool,
 }
 
-/// What a run left: its rows as recorded, its state and its model.
+/// The result of a run: its recorded rows, its state and its model.
 #[derive(PartialEq)]
 struct Trace {
     rows: Vec<String>,
@@ -245,7 +249,7 @@ impl Trial<'_> {
         problems
     }
 
-    /// The whole run, and its state after every round.
+    /// Runs all rounds; returns the trace, and the state after every round.
     fn run(&self, threads: usize) -> (Trace, Vec<Vec<u8>>) {
         let mut run = self.assemble(threads);
         let mut states = Vec::new();
@@ -259,7 +263,7 @@ impl Trial<'_> {
         (trace(rows, &run), states)
     }
 
-    /// Whether the run goes on from a state as it did the first time.
+    /// Whether the run resumes from a state with the same results as the first time.
     fn resume(&self, done: usize, state: &[u8], whole: &Trace) -> Result<bool, ebb_round::StateError> {
         let mut run = self.assemble(1);
         run.load(state)?;
@@ -277,7 +281,7 @@ impl Trial<'_> {
             false => format!(
                 "[data]\nkind = \"quadratic\"\ndimension = 3\nnoise = 0.1\nspread = 2.0\nclusters = {}\nsamples = {:?}\n",
                 self.n_clients.min(2),
-                // Clients count differently, so that shares are not mistaken for one over how many there are.
+                // Clients have different numbers of samples, so that a share cannot be mistaken for `1 / n`.
                 (1..=self.n_clients).collect::<Vec<_>>()
             ),
         };
@@ -287,14 +291,15 @@ impl Trial<'_> {
         let number = |clients: usize| i64::try_from(clients).expect("few clients");
         let place = || Origin::Recipe("conformance".to_owned());
         tree.set_value("data.clients", number(self.n_clients), place());
-        // Periods end, buffers fill and cuts are made within the few rounds there are.
+        // Small values, so that periods end, buffers fill and cuts happen within the few rounds.
         for (key, value) in [("server.every", 3), ("aggregate.cut_off", 2), ("aggregate.buffer", 2)] {
             if tree.has(key) && !self.everybody {
                 tree.set_value(key, value, place());
             }
         }
         if tree.has("select.cohort") {
-            // Some are left out, so that chance matters; all are needed to compare with FedAvg.
+            // Some clients are left out, so that selection is random; comparing with FedAvg needs all of
+            // them.
             let cohort = if self.everybody { self.n_clients } else { self.n_clients.div_ceil(2) };
             tree.set_value("select.cohort", number(cohort), place());
             if tree.has("select.candidates") {
@@ -304,7 +309,7 @@ impl Trial<'_> {
                 tree.set_value("select.groups", number(2.min(self.n_clients)), place());
             }
             if tree.has("select.adaptive") && !labelled {
-                // Nobody is right or wrong about a parabola.
+                // A parabola has no labels, so there is no accuracy.
                 tree.remove("select.adaptive");
                 tree.set_value("select.probability", 0.5, place());
             }
@@ -336,7 +341,7 @@ fn trace(rows: Vec<String>, run: &Assembled) -> Trace {
     Trace { rows, state: run.save(), model: run.engine.model().model.clone() }
 }
 
-/// When everybody answers in full, a method that only concerns participation has nothing to do.
+/// Under full participation, a method that only concerns participation must equal FedAvg.
 fn differs_from_fedavg(registry: &Registry, subject: &Subject, n_clients: usize) -> Option<String> {
     let model =
         |subject: &Subject| Trial { registry, subject, world: "", n_clients, everybody: true }.run(1).0.model;

@@ -1,6 +1,7 @@
-//! Ebbflow for whoever writes a method or a program around it: the round and its roles, the registry, the
-//! simulated fleet and the one over a network, the record and the command line. Who brings a model of any kind to a server
-//! implements [`net::client::Trainer`].
+//! Ebbflow as a library, for authors of methods and of programs around it.
+//!
+//! It has the round and its roles, the registry, the simulated and the networked fleet, the record and the
+//! command line. A client with a model of its own kind implements [`net::client::Trainer`].
 //!
 //! A method of your own is a type that answers one of the round's questions, and an [`Entry`] that names it:
 //!

@@ -1,4 +1,5 @@
-//! Clients that come and go at random and are up as phones were: what must hold in every round, and after a restart.
+//! Clients that arrive and leave at random, with the availability of recorded phones: the invariants of every
+//! round, and after a restart.
 
 mod common;
 
@@ -16,7 +17,7 @@ use ebb_train::read::data_folder;
 fn settings(method: usize) -> Option<Tree> {
     if let Err(missing) = data_folder(None) {
         assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{missing}, which CI must have");
-        // Not by `eprintln`, which shows only when a test fails.
+        // Not `eprintln`, which shows only when a test fails.
         let _ = writeln!(std::io::stderr(), "skipped: churn on recorded traces: {missing}");
         return None;
     }
@@ -34,7 +35,7 @@ fn assemble(tree: &Tree) -> Assembled {
     Assembled::new(&Registry::standard(), tree.clone(), Path::new(""), NonZeroUsize::MIN).unwrap()
 }
 
-/// Plays a round, checks what must hold, and returns its line in the record.
+/// Plays a round, checks its invariants, and returns its row.
 fn play(run: &mut Assembled, kept_may_count: bool) -> Row {
     let before = run.engine.model().model.clone();
     let outcome = run.engine.round(&mut run.fleet, &mut run.evaluator).unwrap();
@@ -69,7 +70,7 @@ fn play(run: &mut Assembled, kept_may_count: bool) -> Row {
     Row::new(census, &outcome, Some(&run.engine.model().model))
 }
 
-/// What the rounds were like, so that the checks above had something to check.
+/// Counts of what happened in the rounds, to show that the checks were exercised.
 #[derive(Debug, Default)]
 struct Seen {
     joined: usize,
@@ -116,7 +117,7 @@ fn schemes_hold_under_churn_on_recorded_traces() {
 }
 
 #[test]
-fn newcomers_and_leavers_hold_under_churn_on_recorded_traces() {
+fn invariants_of_arrivals_and_departures_hold_under_churn_on_recorded_traces() {
     for (method, decides) in [(3, false), (4, true)] {
         let Some(seen) = check(method) else { return };
         assert_eq!(seen.decisions > 60, decides, "{seen:?}");

@@ -1,4 +1,4 @@
-//! Every method of the registry keeps what every method must; and a method that does not is found out.
+//! Every method of the registry passes the conformance check, and faulty methods fail it.
 
 use ebbflow::conformance::check;
 use ebbflow::{
@@ -12,7 +12,7 @@ fn every_method_keeps_its_promises() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
-/// Fails unless the check finds something that contains these words.
+/// Fails unless the check finds a violation that contains these words.
 fn found_out(registry: Registry, words: &str) {
     let broken = check(&registry);
     assert!(
@@ -22,7 +22,7 @@ fn found_out(registry: Registry, words: &str) {
     );
 }
 
-/// Asks one more client every round, and forgets how many when the run is resumed.
+/// A selector that selects one more client every round, and loses its count when the run resumes.
 struct Forgetful {
     n_selected: usize,
 }
@@ -50,7 +50,7 @@ fn a_selector_that_forgets_is_found_out() {
     );
 }
 
-/// A mean that divides by how many answered, also when nobody did, and counts everybody half.
+/// A mean that divides by the number of updates even if there are none, and halves every weight.
 struct Careless;
 
 impl Aggregator for Careless {
@@ -71,10 +71,10 @@ const CARELESS: Entry<dyn Aggregator> =
     Entry { name: "careless", about: "", example: "", build: |_| Ok(Box::new(Careless)) };
 
 #[test]
-fn an_aggregator_that_divides_by_nobody_is_found_out() {
+fn an_aggregator_that_divides_by_zero_updates_is_found_out() {
     found_out(
         Registry::standard().with(CARELESS),
-        "aggregate careless, nobody ever answers, 5 clients: the model is not finite",
+        "aggregate careless, no client ever responds, 5 clients: the model is not finite",
     );
 }
 
@@ -93,7 +93,7 @@ fn a_recipe_that_is_not_fedavg_when_all_respond_is_found_out() {
     );
 }
 
-/// Picks its first client twice.
+/// A selector that selects its first client twice.
 struct Doubled;
 
 impl Selector for Doubled {
@@ -113,7 +113,7 @@ fn a_selector_that_picks_twice_is_stopped() {
     check(&Registry::standard().with(entry));
 }
 
-/// E3CS with every way to draw, whoever it draws among.
+/// E3CS with every sampler, among all clients and among some.
 #[test]
 fn e3cs_works_with_every_sampler() {
     let combinations = [
@@ -142,7 +142,7 @@ fn e3cs_works_with_every_sampler() {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// Friends beside every local rule, with a cohort, and with all that can be set.
+/// Friends with every local rule, with a cohort, and with all optional settings.
 #[test]
 fn friends_go_with_other_methods() {
     let combinations = [

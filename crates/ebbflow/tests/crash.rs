@@ -1,4 +1,4 @@
-//! Kill -9 at random moments, then resume: nothing is lost and every byte is as if nothing had happened.
+//! Kill -9 at random times, then resume: nothing is lost, and every byte is the same as without the kill.
 #![cfg(unix)]
 
 mod common;
@@ -13,8 +13,8 @@ use ebbflow::{Stream, Tree};
 const KILLS: u32 = 50;
 const ROUNDS: usize = 30;
 
-/// Runs the program and kills it after so many lines of output and a while of spinning. False: it was
-/// faster than the killer.
+/// Runs the program and kills it after some lines of output and some spinning. Returns false if the program
+/// ended before the kill.
 fn kill(words: &[&str], lines: usize, spins: usize) -> bool {
     let mut child: Child = ebbflow()
         .args(words)
@@ -36,20 +36,20 @@ fn kill(words: &[&str], lines: usize, spins: usize) -> bool {
     !child.wait().expect("a child can be waited for").success()
 }
 
-/// Finishes what was killed, whatever is left of it.
+/// Finishes a killed run from whatever is left of it.
 fn finish(config: &str, folder: &Path) {
     let out = folder.to_str().unwrap();
     if !folder.exists() {
         succeed(&["run", config, "--quiet", "--out", out]);
     } else if folder.join("summary.json").exists() {
-        // Killed in its very last moment: there is nothing left to do but to say so.
+        // It was killed at its very end, so that nothing is left to do.
         assert!(fail(&["resume", "--quiet", out]).contains("the run is finished"));
     } else {
         succeed(&["resume", "--quiet", out]);
     }
 }
 
-/// Whether answers came two rounds late or more.
+/// Whether updates came two rounds late or more.
 fn has_late_updates(folder: &Path) -> bool {
     let rows = std::fs::read_to_string(folder.join("rounds.jsonl")).expect("a run has rows");
     rows.lines().any(|line| {
@@ -70,19 +70,19 @@ fn fifty_kills_and_not_one_byte_is_different() {
         let needs_cohort =
             registry.recipes.iter().any(|one| one.name == *recipe && !selects_all(one.settings));
         let select = match *recipe {
-            // Left to itself it asks nobody who would be late.
+            // With its own default it selects no client that would be late.
             "fedcs" => "[select]\ncohort = 5\namong_share = 1.0\nround_s = 100.0\n",
             _ if needs_cohort => "[select]\ncohort = 5\n",
             _ => "",
         };
         let mut text = format!("{}\n{select}", SMALL.replace("\"dropout\"", &format!("\"{recipe}\"")));
-        // Some recipes ask an oracle for clusters.
+        // Some recipes need an oracle for clusters.
         text = text.replace("kind = \"synthetic\"\n", "kind = \"synthetic\"\nclusters = 3\n");
         // A recipe keeps its own local rule, and not every rule takes momentum.
         if registry.recipes.iter().any(|one| one.name == *recipe && one.settings.contains("[local]")) {
             text = text.replace("kind = \"sgd\"\n", "").replace("momentum = 0.5\n", "");
         }
-        // In every other world answers are rounds late, so that clients are busy when the run is killed.
+        // In every other world updates are rounds late, so that clients are busy when the run is killed.
         if recipes.iter().position(|one| one == recipe).is_some_and(|at| at % 2 == 1) {
             let late = "deadline_s = 2.0\nafter_deadline = \"late\"";
             text = text.replace("deadline_s = 10.0", late);
@@ -112,7 +112,7 @@ fn fifty_kills_and_not_one_byte_is_different() {
             continue;
         }
         killed += 1;
-        // Every third is killed again while it resumes.
+        // Every third run is killed again while it resumes.
         if killed % 3 == 0 && folder.exists() {
             twice +=
                 u32::from(kill(&["resume", "--json", out], stream.below(ROUNDS / 2), stream.below(200_000)));

@@ -1,7 +1,7 @@
-//! One bit flipped somewhere in a server's folder: it goes on, or says what is damaged and what to type, and
-//! never shortens a record.
+//! One flipped bit somewhere in a server's folder: the server resumes, or reports the damage with a remedy.
+//! It never shortens a record.
 //!
-//! `EBBFLOW_FLIPS=2000 cargo test -p ebbflow --test damage` tries so many places.
+//! `EBBFLOW_FLIPS=2000 cargo test -p ebbflow --test damage` flips that many bits.
 
 mod common;
 mod served;
@@ -27,7 +27,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The files of a folder and of those below it, that hold anything.
+/// The files of a folder and its subfolders that are not empty.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let below = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> =
@@ -37,7 +37,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Whether every line that was there is there still, or kept beside.
+/// Whether every earlier line still exists, in the record or in a copy kept next to it.
 fn holds(folder: &Path, before: &str) -> bool {
     let kept = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let kept = kept.filter(|path| text(path).contains("rounds.jsonl"));
@@ -46,7 +46,7 @@ fn holds(folder: &Path, before: &str) -> bool {
     before.split_inclusive('\n').filter(|line| line.ends_with('\n')).all(|line| all.contains(line))
 }
 
-/// What is typed, or done, to go on.
+/// The remedies that messages may name.
 const REMEDIES: [&str; 6] =
     ["put back", "put it back", "ebbflow serve ", "ebbflow rollback ", "ebbflow revoke ", "--out"];
 
@@ -79,7 +79,7 @@ fn a_flipped_bit_anywhere_in_a_servers_folder_costs_no_record() {
         let which = &all[number % all.len()];
         let name = text(which.strip_prefix(&fleet.out).unwrap());
         let mut bytes = fs::read(which).unwrap();
-        // Most of the store is empty: half of the flips go where something is.
+        // Most of the store is empty, so half of the flips go where data is.
         let mut places = (0..1000).map(|_| stream.below(bytes.len()));
         let first = places.next().unwrap_or(0);
         let filled = |at: &usize| number % 2 == 0 || bytes[*at] != 0;
@@ -114,7 +114,7 @@ fn a_flipped_bit_anywhere_in_a_servers_folder_costs_no_record() {
     }
 }
 
-/// The rows without those that a damaged byte is in, or between.
+/// The rows without those that the damaged byte touches.
 fn whole_rows(before: &str, at: usize) -> String {
     let mut from = 0;
     let whole = |line: &&str| {

@@ -1,4 +1,4 @@
-//! Runs on data from files, as the program reads them: small files of each kind, whole and damaged.
+//! Runs on data from files, as the program reads them: small files of each kind, intact and damaged.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::fs;
 use common::{ebbflow, succeed, write};
 use serde_json::Value;
 
-/// A run of one step on data of this kind, in a folder of files; its rounds, or what is said against it.
+/// Runs one step on data of this kind, in a folder of files; returns its rounds, or the error.
 fn run(files: &[(&str, &[u8])], data: &str, model: &str) -> Result<Vec<Value>, String> {
     let place = tempfile::tempdir().unwrap();
     for (name, content) in files {
@@ -36,7 +36,7 @@ fn refused(files: &[(&str, &[u8])], data: &str, expected: &str) {
     assert_eq!(run(files, data, "").unwrap_err(), format!("error: {expected}"));
 }
 
-/// Two roles of 500 and 450 sequences, and one that says too little to be judged.
+/// Two roles of 500 and 450 sequences, and one with too few for test data.
 fn roles() -> String {
     let speech = |n_sequences: usize| {
         "To be, or not to be: that is the question. ".repeat(20)[..n_sequences + 80].to_owned()

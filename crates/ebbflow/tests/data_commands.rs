@@ -1,4 +1,5 @@
-//! `ebbflow data` as its user sees it: listed, looked at, split, refused with a remedy. No test asks the network.
+//! `ebbflow data` as its user sees it: lists, splits, plots, and errors with a remedy. No test uses the
+//! network.
 
 mod common;
 
@@ -37,7 +38,9 @@ fn sets_are_listed_with_where_they_are() {
     fs::write(place.path().join("mnist/train-labels-idx1-ubyte"), [0; 8]).unwrap();
     let list = succeed(&["data", "list", "--data", folder]);
     assert!(
-        list.contains("mnist has train-labels-idx1-ubyte of another length; get it with --force"),
+        list.contains(
+            "mnist has train-labels-idx1-ubyte of another length; replace them with ebbflow data get --force"
+        ),
         "{list}"
     );
     fs::write(place.path().join("mnist/train-labels-idx1-ubyte"), [0; 60_008]).unwrap();
@@ -47,7 +50,7 @@ fn sets_are_listed_with_where_they_are() {
         list.contains("mnist lacks train-images-idx3-ubyte, t10k-images-idx3-ubyte, t10k-labels"),
         "{list}"
     );
-    assert!(list.contains("not there; fetch it with: ebbflow data get cifar-10\n"), "{list}");
+    assert!(list.contains("not on this machine; fetch it with: ebbflow data get cifar-10\n"), "{list}");
     assert!(list.contains("Licence: MIT, Copyright 2017 Zalando SE"), "{list}");
 }
 
@@ -77,7 +80,7 @@ fn what_cannot_be_shown_is_named_with_the_remedy() {
     let folder = place.path().to_str().unwrap();
     let error = fail(&["data", "show", "cifar", "--data", folder]);
     assert!(
-        error.starts_with("error: there is no set \"cifar\" to show; did you mean \"cifar-10\"? sets: "),
+        error.starts_with("error: no data set \"cifar\" to show; did you mean \"cifar-10\"? known: "),
         "{error}"
     );
     let error = fail(&["data", "show", "mnist", "--data", folder]);
@@ -89,13 +92,13 @@ fn what_cannot_be_shown_is_named_with_the_remedy() {
 }
 
 #[test]
-fn who_holds_what_is_a_table_and_a_plot() {
+fn a_split_is_a_table_and_a_plot() {
     let place = tempfile::tempdir().unwrap();
     let config = write(place.path(), "a.toml", CLUSTERED);
     let out = place.path().join("out");
     let message = succeed(&["data", "split", &config, "--out", out.to_str().unwrap()]);
-    let expected = "digits, seed 1: 20 clients\nto train on  1600 samples: 80 each\nheld out     200 samples\n\
-                    label skew   0.800  (0 where all are alike; ";
+    let expected = "digits, seed 1: 20 clients\ntraining     1600 samples: 80 each\nheld out     200 samples\n\
+                    label skew   0.800  (0 if all clients have the same mix; ";
     assert!(message.starts_with(expected), "{message}");
     assert!(
         message.contains("\nnote         200 samples that nobody holds are set aside for validation\n"),
@@ -129,7 +132,7 @@ fn grids_and_data_without_classes_have_holdings_too() {
         let config = write(place.path(), "a.toml", text);
         json(&["data", "split", &config, "--json"])
     };
-    // The seeds of a grid count, whatever the run says.
+    // The seeds of the grid count, whatever the run has.
     let grid = split(&format!("{CLUSTERED}[run]\nseed = 7\n[grid]\nseeds = [5, 6]\nrecipes = [\"full\"]"));
     assert_eq!((&grid["seed"], grid["clients"].as_array().unwrap().len()), (&5.into(), 20));
     assert!((grid["label_skew"].as_f64().unwrap() - 0.8).abs() < 0.01);
@@ -146,8 +149,8 @@ fn what_cannot_be_fetched_is_named_with_the_remedy() {
         let error = fail(&["data", "get", name, "--data", data]);
         assert!(error.contains(expected), "{error}");
     };
-    check("minst", folder, "there is no set \"minst\"; did you mean \"mnist\"? sets: mnist, ");
-    check("digits", folder, "digits are drawn by the program; nothing is to be fetched");
+    check("minst", folder, "no data set \"minst\"; did you mean \"mnist\"? known: mnist, ");
+    check("digits", folder, "the program generates digits itself, so there is nothing to fetch");
     check("shakespeare", folder, "shakespeare cannot be fetched: take the text from ");
     let two = fail(&["data", "get", "shakespeare", "flash-traces", "--data", folder]);
     assert!(two.contains("shakespeare cannot be") && two.contains("flash-traces cannot be"), "{two}");
@@ -156,7 +159,7 @@ fn what_cannot_be_fetched_is_named_with_the_remedy() {
     check("mnist", &below, &format!("{below}: data cannot be written there: "));
     check("mnist", &below, "make this folder writable (named by --data), or name another with --data");
 
-    // Files that are there and are not MNIST: nothing is fetched, and nothing overwritten.
+    // Existing files that are not MNIST are neither replaced nor overwritten.
     fs::create_dir(place.path().join("mnist")).unwrap();
     for part in ["train", "t10k"] {
         for kind in ["images-idx3", "labels-idx1"] {
@@ -177,7 +180,7 @@ fn real(needed_for: &str) -> Option<String> {
         std::env::var_os("CI").is_none_or(|ci| ci != "true"),
         "EBBFLOW_DATA names no folder, which CI must have"
     );
-    // Not by `eprintln`, which shows only when a test fails.
+    // Not `eprintln`, which shows only when a test fails.
     let _ =
         writeln!(std::io::stderr(), "skipped: {needed_for} needs real data (EBBFLOW_DATA names no folder)");
     None

@@ -1,4 +1,4 @@
-//! Models travel between PyTorch and here: `scripts/torch_models.py` wrote the files in `torch/`.
+//! Models exchanged with PyTorch: `scripts/torch_models.py` wrote the files in `torch/`.
 
 mod common;
 
@@ -44,7 +44,7 @@ fn spec(name: &str) -> Spec {
     Spec { input, layers: layers.into_iter().chain([dense(N_CLASSES)]).collect() }
 }
 
-/// Numbers in [-1, 1) from their position and the number of their stream; the script has the same formula.
+/// Numbers in [-1, 1), computed from their position and stream by the same formula as in the script.
 fn pseudo_random(stream: u64, count: usize) -> Vec<f32> {
     const M: u64 = 1 << 32;
     let number = |at: u64| {
@@ -131,7 +131,7 @@ fn models_of_pytorch_are_written_as_pytorch_wrote_them() {
         let ((own_header, own), (header, theirs)) = (tensors(&own), tensors(&theirs));
         assert_eq!(own_header, header, "names, shapes, types and places");
         for (tensor, bytes) in &theirs {
-            // PyTorch had seen seven batches; we do not count them.
+            // PyTorch counted seven batches; this program does not count them.
             if tensor.ends_with("num_batches_tracked") {
                 assert_eq!(
                     (own[tensor].as_slice(), bytes.as_slice()),
@@ -144,7 +144,7 @@ fn models_of_pytorch_are_written_as_pytorch_wrote_them() {
     }
 }
 
-/// Leaves models trained here, with their scores, where `torch_models.py check` can be pointed at them.
+/// Writes models trained here, with their scores, into a folder for `torch_models.py check`.
 #[test]
 fn models_trained_here_have_what_pytorch_looks_for() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("exchange");

@@ -1,4 +1,4 @@
-//! Clients that are programs of their own: a worker behind lines of JSON trains what this program trains by itself.
+//! External clients: a worker of the JSON-lines protocol gives the same results as built-in training.
 
 mod served;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use served::{KillOnDrop, PROGRAM, serve, text, token};
 
-/// A run on SYNTHETIC with this program's own training, and the same with workers.
+/// A run on SYNTHETIC with built-in training, and the same with workers.
 fn configurations(folder: &Path, recipe: &str) -> (PathBuf, PathBuf) {
     let rest = format!(
         "recipe = \"{recipe}\"\n[run]\nrounds = 4\n[select]\ncohort = 3\n[local]\nlearning_rate = 0.05\nepochs = 1\nbatch_size = 20\n\
@@ -28,7 +28,7 @@ fn configurations(folder: &Path, recipe: &str) -> (PathBuf, PathBuf) {
     (own, external)
 }
 
-/// How many samples each client holds.
+/// The number of samples of each client.
 fn samples(file: &Path) -> Vec<u32> {
     let tree = ebbflow::cli::assemble::read_settings(file, &[], None).unwrap().0;
     let context = ebbflow::BuildContext { seed: 1, ..ebbflow::BuildContext::default() };
@@ -56,7 +56,7 @@ fn workers_train_to_the_same_model() {
         let (own, external) = (rows(folder.path(), &own, "a"), rows(folder.path(), &external, "b"));
         assert_eq!(own.len(), 4);
         for (mut own, mut external) in own.into_iter().zip(external) {
-            // Files hold tensors in another order, and a sum over all numbers knows that in its last digit.
+            // Files hold tensors in another order, which changes the last digit of a sum over all parameters.
             let norm = |row: &mut serde_json::Value| {
                 row.as_object_mut().unwrap().remove("step_norm").unwrap().as_f64().unwrap()
             };
@@ -99,7 +99,7 @@ fn a_worker_that_cannot_is_an_error_with_its_reason() {
     assert!(message.contains("sleep 3600") && message.contains("data.trainer.timeout_s"), "{message}");
 }
 
-/// A worker that describes itself, can do what is named, and no job.
+/// A worker that describes itself with these capabilities, and fails at every job.
 #[cfg(unix)]
 fn who_can(names: &str) -> Vec<String> {
     let reply = format!("{{\"samples\": 20, \"labels\": true, \"can\": [{names}]}}");
@@ -131,7 +131,7 @@ fn missing_features_of_a_worker_are_reported_before_the_first_job() {
         let out = folder.path().join("out");
         let message = error_of(&["run", text(&external), "--quiet", "--out", text(&out)]);
         assert!(message.contains("data.trainer"), "{message}");
-        assert!(message.contains(&format!("can do {lacking}, and this one")), "{recipe}: {message}");
+        assert!(message.contains(&format!("supports {lacking}, and this worker")), "{recipe}: {message}");
         assert!(!out.exists(), "nothing was begun");
     };
     let one = "\n[select]\ncohort = 1";
@@ -140,7 +140,7 @@ fn missing_features_of_a_worker_are_reported_before_the_first_job() {
     check("fedprox", &format!("proximal_mu = 0.5\noptimiser = \"adam\"{one}"), "\"pull\"", "adam");
     check("pow-d", &format!("{one}\ncandidates = 2"), "\"push\"", "loss");
 
-    // Over a network the client says it, and ends.
+    // Over a network the client reports it, and ends.
     let any_port = std::fs::read_to_string(&own).unwrap() + "[serve]\nlisten = \"127.0.0.1:0\"\n";
     std::fs::write(&own, any_port).unwrap();
     let served = folder.path().join("served");
@@ -154,7 +154,7 @@ fn missing_features_of_a_worker_are_reported_before_the_first_job() {
     assert!(message.contains("can do push, and this one"), "{message}");
 }
 
-/// The code with which a client ends by itself, and what it said.
+/// The exit code with which a client ends by itself, and its output.
 fn exit_of(url: &str, state_dir: &Path, token: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(PROGRAM)
         .args(["join", url, "--home", text(state_dir), "--token", token])
@@ -186,7 +186,7 @@ fn no_client_runs_the_command_of_a_server_and_what_may_pass_is_retried() {
     check("none", &[], 2, "--exec COMMAND");
     check("samples", &["--set", "data.samples=20"], 2, "--exec COMMAND");
     assert!(!touched.exists(), "the server's command was run");
-    // What is wrong here stays wrong; what failed may have been a folder that is not mounted yet, or a machine that is full.
+    // These errors may be temporary: a folder that is not mounted yet, or a machine that is out of memory.
     check("ended", &["--exec", "false"], 1, "ended without a reply");
     check("missing", &["--exec", "/not/mounted/worker"], 1, "could not be started");
     check("hung", &["--worker-timeout", "0.05", "--exec", "sleep", "3600"], 1, "sleep 3600");
@@ -204,7 +204,7 @@ fn join(url: &str, state_dir: &Path, token: &str, arguments: &[&str]) -> KillOnD
     KillOnDrop(client.unwrap())
 }
 
-/// All of them end, and well.
+/// Fails unless all clients end successfully.
 fn all_end(clients: Vec<KillOnDrop>) {
     let (to, ended) = std::sync::mpsc::channel();
     let waiting = clients.into_iter().map(|mut client| {
@@ -223,12 +223,12 @@ fn clients_train_on_data_of_their_own_whatever_their_numbers() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("fleet.toml");
     let settings = "recipe = \"dropout\"\n[run]\nrounds = 2\n[local]\nlearning_rate = 0.05\nsteps = 2\nbatch_size = 20\n\
-                    [data]\nkind = \"synthetic\"\nclients = 2\n[serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 3\n";
+                    [data]\nkind = \"synthetic\"\nclients = 2\n[serve]\nlisten = \"127.0.0.1:0\"\nmin_up = 3\n";
     std::fs::write(&file, settings).unwrap();
     let out = folder.path().join("served");
     let (mut server, url, server_log) = serve(&file, &out);
     let token = token(&out, &["--uses", "3"]);
-    // The split of the server has no third client.
+    // The server's split has no third client.
     let state_dir_of = |number: u32| folder.path().join(format!("client-{number}"));
     let own = |number| join(&url, &state_dir_of(number), &token, &["--set", "data.clients=1"]);
     let clients: Vec<_> = (0..3).map(own).collect();
@@ -248,7 +248,7 @@ fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
     let folder = tempfile::tempdir().unwrap();
     let (own, external) = configurations(folder.path(), "fedavg");
     let always = "[world.availability]\nkind = \"always\"\n[select]\nkind = \"everyone\"\n\
-                  [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 5\n";
+                  [serve]\nlisten = \"127.0.0.1:0\"\nmin_up = 5\n";
     let everyone = |file: &Path| {
         let text = std::fs::read_to_string(file).unwrap();
         let text = text.replace("[select]\ncohort = 3\n", "");
@@ -257,7 +257,8 @@ fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
     };
     everyone(&own);
     everyone(&external);
-    // What trains is with the clients: the server has a model to begin with, and judges as it would have trained.
+    // Clients have the workers; the server has the initial model, and evaluates with a worker of its own as
+    // in simulation.
     let simulated = rows(folder.path(), &own, "simulated");
 
     let out = folder.path().join("served");
@@ -276,7 +277,7 @@ fn clients_that_bring_workers_train_over_the_network_as_in_simulation() {
     let server_log = server_log.join().unwrap();
     assert!(ended.success(), "{server_log}");
     all_end(clients);
-    // Whoever was away then hears it from the same command.
+    // A client that was away learns of it from the same command.
     let (mut server, url, server_log) = serve(&external, &out);
     all_end(join(&url));
     assert!(server.0.wait().unwrap().success());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use common::{SMALL, contents, fail, record, rows, succeed, summary, write};
 use serde_json::{Value, json};
 
-/// Exports a run or a grid; gives the file.
+/// Exports a run or a grid; returns the file's bytes.
 fn export(from: &Path, to: &Path, words: &[&str]) -> Vec<u8> {
     let message =
         succeed(&[&["export", from.to_str().unwrap(), "--to", to.to_str().unwrap()], words].concat());
@@ -20,7 +20,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// How often a text stands in bytes.
+/// How often a text occurs in bytes.
 fn times(bytes: &[u8], text: &str) -> usize {
     bytes.windows(text.len()).filter(|window| *window == text.as_bytes()).count()
 }
@@ -37,9 +37,9 @@ fn the_file_extension_determines_the_format() {
     assert_eq!(document["summary"], summary(&run));
     assert_eq!(document["settings"]["world"]["availability"]["probability"], json!(0.6));
     assert_eq!((&document["run"]["recipe"], &document["run"]["seed"]), (&json!("dropout"), &json!(1)));
-    // Without large sets the lines are those of the record.
+    // Without large sets the lines equal those of the record.
     assert_eq!(to("a.jsonl"), contents(&run)["rounds.jsonl"]);
-    assert!(text(to("a.md")).starts_with("| figure | value |\n| :--- | :--- |\n| recipe | dropout |\n"));
+    assert!(text(to("a.md")).starts_with("| metric | value |\n| :--- | :--- |\n| recipe | dropout |\n"));
     assert!(text(to("a.tex")).starts_with("% \\usepackage{booktabs}\n\\begin{tabular}{ll}\n\\toprule\n"));
     assert_eq!(fs::read_dir(place.path().join("out")).unwrap().count(), 6, "nothing else is left");
 }
@@ -68,7 +68,7 @@ fn equal_runs_make_equal_event_files() {
     let one = events("one", "1");
     assert!(one == events("two", "2"));
     assert_eq!((times(&one, "brain.Event:2"), times(&one, "    recipe = \"dropout\"\n")), (1, 1));
-    // Of thirty rounds every seventh is judged, and the last.
+    // Of thirty rounds every seventh is evaluated, and the last.
     assert_eq!((times(&one, "clients/asked"), times(&one, "test/accuracy")), (30, 5));
 }
 
@@ -95,18 +95,18 @@ fn the_table_of_a_run_has_its_summary_and_its_rounds_as_shown() {
     assert_eq!(serde_json::from_slice::<Value>(&document).unwrap()["summary"], Value::Null);
 }
 
-/// One space between words.
+/// Collapses runs of blanks.
 fn spaced(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The lines of Markdown tables as they read, without the ones that say how columns are set.
+/// The lines of Markdown tables, without those that set the alignment.
 fn plain(markdown: &str) -> Vec<String> {
     let lines = markdown.lines().filter(|line| !line.is_empty() && !line.contains("---"));
     lines.map(|line| spaced(&line.replace('\\', "").replace('|', " ").replace("**", ""))).collect()
 }
 
-/// Two methods, one of a name that needs care, at two chances, with two seeds each.
+/// Two methods, one of a name that needs escaping, at two probabilities, with two seeds each.
 fn grid(place: &Path, at_most: &str) -> PathBuf {
     let text = SMALL.replace("recipe = \"dropout\"", "").replace("rounds = 30", "rounds = 4");
     let grid = "[grid]\nseeds = [3, 4]\nrecipes = [\"full\"]\nvary = { \"world.availability.probability\" = [0.4, 0.8] }\n\
@@ -164,10 +164,10 @@ fn what_cannot_be_exported_is_an_error_with_the_remedy() {
         let error = fail(&[&["export", from.to_str().unwrap()], words].concat()).replace(&dir, "DIR");
         assert!(error.starts_with(&format!("error: {expected}")), "{error}");
     };
-    let remedy = "which tells no format; give one of .csv, .parquet, .json, .jsonl, .md, .tex, or say it with --as: \
-                  csv, parquet, json, jsonl, tensorboard, markdown, latex\n";
-    check(&run, &["--to", "a.xls"], &format!("--to a.xls: ends in .xls, {remedy}"));
-    check(&run, &["--to", "logs"], &format!("--to logs: has no ending, {remedy}"));
+    let remedy = "which selects no format; use one of .csv, .parquet, .json, .jsonl, .md, .tex, or give the format \
+                  with --as: csv, parquet, json, jsonl, tensorboard, markdown, latex\n";
+    check(&run, &["--to", "a.xls"], &format!("--to a.xls: has the extension .xls, {remedy}"));
+    check(&run, &["--to", "logs"], &format!("--to logs: has no extension, {remedy}"));
     check(
         &run,
         &["--to", "a", "--as", "xls"],
@@ -175,8 +175,8 @@ fn what_cannot_be_exported_is_an_error_with_the_remedy() {
     );
     for (format, name) in [("a.json", "json"), ("a.jsonl", "jsonl"), ("a.parquet", "parquet")] {
         let expected = format!(
-            "DIR/grid-1 is a grid, and {name} is of single runs; name one of those in DIR/grid-1/cells, or give \
-             --as: csv, tensorboard, markdown, latex\n"
+            "DIR/grid-1 is a grid, but {name} exports single runs; name a run in DIR/grid-1/cells, or give another \
+             format with --as: csv, tensorboard, markdown, latex\n"
         );
         check(&some, &["--to", format], &expected);
     }
@@ -184,8 +184,8 @@ fn what_cannot_be_exported_is_an_error_with_the_remedy() {
         [("a.csv", "csv"), ("a.md", "markdown"), ("a.tex", "latex"), ("logs", "tensorboard")]
     {
         let to = place.path().join("none").join(name);
-        let expected = "DIR/grid-0: a grid of which no run is finished yet, going by DIR/grid-0/results.csv; \
-                        go on with ebbflow compare\n";
+        let expected = "DIR/grid-0: no run of this grid is finished according to DIR/grid-0/results.csv; resume the \
+                        grid with ebbflow compare\n";
         check(&none, &["--to", to.to_str().unwrap(), "--as", format], expected);
         assert!(!to.exists());
     }

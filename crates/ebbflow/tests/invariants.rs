@@ -1,4 +1,5 @@
-//! What methods must keep whatever the figures: who is who does not matter, nobody moves nothing, one method is another's special case.
+//! Invariants of methods: permuting clients changes nothing, empty rounds move nothing, and one method is
+//! another's special case.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 use ebbflow::cli::assemble::Assembled;
 use ebbflow::{Registry, Stream, Tree};
 
-/// The model of one number after each round of a run.
+/// The one-parameter model after each round of a run.
 fn models(settings: &str) -> Vec<f64> {
     let tree = Tree::parse(settings, "invariants").unwrap();
     let mut run = Assembled::new(&Registry::standard(), tree, Path::new(""), NonZeroUsize::MIN).unwrap();
@@ -18,10 +19,11 @@ fn models(settings: &str) -> Vec<f64> {
         .collect()
 }
 
-/// Who moves the model when nobody answers, by the updates that are remembered.
+/// The methods that move the model without any response, because they remember updates.
 const REMEMBERS: [&str; 4] = ["mifa", "fedlaavg", "afl-cs", "stale-update"];
 
-/// Four clients around these centres that count so much, of whom these are there.
+/// Four clients with these centres and sample counts, in a scripted world that lists who responds in each
+/// round.
 fn world(clients: [(f64, u32); 4], script: &[Vec<usize>]) -> String {
     format!(
         "[run]\nrounds = {}\n[data]\nkind = \"quadratic\"\ncentres = {:?}\nsamples = {:?}\nstart = [10.0]\n[world]\nscript = {script:?}\n",
@@ -34,19 +36,21 @@ fn world(clients: [(f64, u32); 4], script: &[Vec<usize>]) -> String {
 const LOCAL: &str = "[local]\nkind = \"sgd\"\nlearning_rate = 0.1\nsteps = 2\n";
 const CLIENTS: [(f64, u32); 4] = [(0.0, 1), (3.0, 2), (6.0, 3), (-4.0, 4)];
 
-/// Everybody at first, then whoever a coin lets come.
+/// Everyone in the first round, then clients at random.
 fn coins(seed: u64, rounds: u32) -> Vec<Vec<usize>> {
     let mut stream = Stream::of_run(seed, "coins");
     let comes = |number| -> Vec<usize> { (0..4).filter(|_| number == 0 || stream.bernoulli(0.5)).collect() };
     (0..rounds).map(comes).collect()
 }
 
-/// Every recipe, with everybody asked whoever it would ask, at a rate of .1; but for oracles, and for those that wait for everybody.
+/// Every recipe with full selection at learning rate 0.1, except oracles and recipes that wait for everyone.
 fn recipes() -> Vec<(&'static str, String)> {
     let all = Registry::standard().recipes;
     let all = all.iter().filter(|recipe| !recipe.settings.contains("oracle") && recipe.name != "full");
     let settings = |name| {
-        format!("recipe = \"{name}\"\nselect.kind = \"everyone\"\nlocal.rate = 0.1\nlocal.steps = 2\n")
+        format!(
+            "recipe = \"{name}\"\nselect.kind = \"everyone\"\nlocal.learning_rate = 0.1\nlocal.steps = 2\n"
+        )
     };
     all.map(|recipe| (recipe.name, settings(recipe.name))).collect()
 }
@@ -58,9 +62,9 @@ fn check_same(what: &str, one: &[f64], other: &[f64]) {
 }
 
 #[test]
-fn who_has_which_id_does_not_matter() {
+fn client_ids_do_not_matter() {
     let script = coins(1, 12);
-    // Client i is now called `place[i]`.
+    // Client i is now numbered `place[i]`.
     let place = [2, 0, 3, 1];
     let mut clients = CLIENTS;
     (0..4).for_each(|client| clients[place[client]] = CLIENTS[client]);
@@ -76,9 +80,9 @@ fn who_has_which_id_does_not_matter() {
     }
 }
 
-/// In two dimensions no two pairs of clients are alike to the same degree, so that there are no ties.
+/// In two dimensions no two pairs of clients have the same similarity, so that there are no ties.
 #[test]
-fn who_has_which_id_does_not_matter_to_friends() {
+fn client_ids_do_not_matter_to_friends() {
     let play = |centres: &str, script: &str| {
         models(&format!(
             "recipe = \"fl-fdms\"\n{LOCAL}[run]\nrounds = 8\n\
@@ -97,7 +101,8 @@ fn who_has_which_id_does_not_matter_to_friends() {
     check_same("fl-fdms", &found, &renamed);
 }
 
-/// At the end of a period what the model has moved is lengthened, also when nobody came then: from 10 to 8.67, and half of that again.
+/// The model's move over a period is amplified, also after an empty last round: from 10 to 8.67, and half of
+/// that again.
 #[test]
 fn a_period_that_ends_without_updates_is_amplified_all_the_same() {
     for recipe in ["amplified-fedavg", "amplified-scaffold"] {
@@ -157,7 +162,7 @@ fn among_identical_clients_it_does_not_matter_who_participates() {
             models(&format!("recipe = \"{recipe}\"\n{}{LOCAL}[select]\n{select}", world(clients, &script)));
         let full =
             models(&format!("recipe = \"full\"\n{}{LOCAL}", world(clients, &vec![vec![0, 1, 2, 3]; 4])));
-        // What was remembered in the first round is the last step for everybody only once.
+        // What was remembered in the first round is everyone's last update only once.
         let rounds = if recipe == "fedvarp" { 2 } else { 4 };
         check_same(recipe, &some[..rounds], &full[..rounds]);
     }
@@ -166,7 +171,7 @@ fn among_identical_clients_it_does_not_matter_who_participates() {
 #[test]
 fn mimic_is_full_participation_where_curvature_is_common() {
     for seed in 1..6 {
-        // Nobody's round leaves the model where it is, which full participation does not.
+        // Empty rounds are left out: they leave the model unchanged, while full participation moves it.
         let script: Vec<_> = coins(seed, 30).into_iter().filter(|round| !round.is_empty()).collect();
         let everybody = vec![vec![0, 1, 2, 3]; script.len()];
         let mimic = models(&format!("recipe = \"mimic\"\n{}{LOCAL}", world(CLIENTS, &script)));
@@ -220,14 +225,14 @@ fn fast_is_uniform_with_snapshots_only_and_the_other_without() {
     assert!(fast(0.5, uniform) != snapshots && fast(0.5, uniform) != plain("cohort = 3"));
 }
 
-/// With a snapshot of everybody in each round FAST is the recipe that it goes around.
+/// With a snapshot of everyone in each round, FAST equals the recipe that it wraps.
 #[test]
 fn fast_leaves_the_local_rule_as_it_is() {
     let all = "local.learning_rate = 0.1\nlocal.steps = 3\n[run]\nrounds = 6\n\
                [data]\nkind = \"quadratic\"\nclients = 5\ndimension = 1\nspread = 3.0\n";
     let play = |text: &str| models(&format!("{text}{all}"));
     let fast = |name: &str, local: &str| {
-        play(&format!("recipe = \"{name}\"\nselect.cohort = 5\nselect.chance = 1.0\n{local}"))
+        play(&format!("recipe = \"{name}\"\nselect.cohort = 5\nselect.probability = 1.0\n{local}"))
     };
     for (name, plain, local) in [
         ("fast-prox", "fedprox", "local.proximal_mu = 2.0\n"),
@@ -240,7 +245,7 @@ fn fast_leaves_the_local_rule_as_it_is() {
     assert!(fast("fast-prox", "local.proximal_mu = 2.0\n") != fast("fast", ""));
 }
 
-/// FAST beside every other role's methods: in no round is anything lost, and half of the rounds are snapshots.
+/// FAST with every other role's methods: no round loses an update, and half of the rounds are snapshots.
 #[test]
 fn fast_goes_with_all_other_methods() {
     let fast = "recipe = \"fast\"\n[run]\nrounds = 30\n\
@@ -279,13 +284,13 @@ fn fast_goes_with_all_other_methods() {
             snapshots += outcome.metrics["fast_snapshot"];
             assert!(outcome.metrics["fast_snapshot"] == 0.0 || outcome.responses.fresh.len() == 5, "{with}");
         }
-        // 15 expected, standard deviation 2.7; the same coins for all.
+        // The expected count is 15 with standard deviation 2.7; all use the same random stream.
         assert!((5.0..25.0).contains(&snapshots), "{with}: {snapshots}");
         assert!(run.engine.model().model.iter().all(|value| value.abs() < 20.0), "{with}");
     }
 }
 
-/// A network with a batch norm, on clients of whom seven are heard only once.
+/// A network with batch norm; seven of its clients respond only once.
 const NORMED: &str = r#"
 [run]
 rounds = 30
@@ -304,14 +309,14 @@ steps = 5
 batch_size = 10
 "#;
 
-/// Variances that are remembered, divided by chances or lengthened as if they were directions fall below zero.
+/// Remembered variances that are divided by probabilities, or amplified like directions, fall below zero.
 #[test]
 fn running_statistics_stay_what_they_are() {
     for recipe in Registry::standard().recipes {
         let named = Tree::from_recipe(recipe.name, recipe.settings);
         let select = match named.text("select.kind") {
             Some("everyone") => "",
-            // These ask for what this world or this task does not have.
+            // These need what this world or this task does not have.
             Some("fedcs-oracle" | "fedcs" | "pow-d" | "cpow-d") => continue,
             _ => "[select]\ncohort = 10",
         };

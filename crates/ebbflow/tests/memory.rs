@@ -1,4 +1,4 @@
-//! What methods remember beyond a limit lies on disk while they run: nothing else changes by it.
+//! Memory of methods beyond a limit is on disk while they run, and changes no result.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::{SMALL, succeed, write};
 
-/// SYNTHETIC's 610 weights of 12 clients, about 29 kB in all, of which none, or everything, stays in memory.
+/// SYNTHETIC's 610 parameters of 12 clients, about 29 kB in all, with none or all of it in memory.
 fn config(recipe: &str, aggregate: &str) -> String {
     format!(
         "{}\n[select]\nkind = \"everyone\"\n[aggregate]\n{aggregate}",
@@ -18,7 +18,7 @@ fn model(folder: &Path) -> Vec<u8> {
     std::fs::read(folder.join("model.safetensors")).unwrap()
 }
 
-/// A figure of the last round's notes.
+/// A metric of the last round.
 fn metric(folder: &Path, name: &str) -> f64 {
     let rows = std::fs::read_to_string(folder.join("rounds.jsonl")).unwrap();
     let last: serde_json::Value = serde_json::from_str(rows.lines().last().unwrap()).unwrap();
@@ -49,7 +49,7 @@ fn a_limit_on_memory_changes_no_model() {
             (metric(&there, "memory_bytes"), metric(&there, "memory_shelf_bytes")),
             (0.0, 12.0 * 2440.0)
         );
-        // Nothing of it is left in the run's folder.
+        // The spill file is gone after the run.
         let names = |folder: &Path| -> Vec<_> {
             let mut names: Vec<_> =
                 folder.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();

@@ -1,4 +1,4 @@
-//! The client of the example, with a model that is not ours, at a real server.
+//! The example client, with a model of its own, at a real server.
 
 #[path = "../examples/own_client/line.rs"]
 mod line;
@@ -37,5 +37,5 @@ fn a_line_is_trained_by_clients_that_bring_it() {
     let model = read_vector(&out.join("model.safetensors"), &line::layout()).unwrap();
     assert!((model[0] - 2.0).abs() < 0.02 && (model[1] + 1.0).abs() < 0.02, "{model:?}");
     let last: serde_json::Value = serde_json::from_str(rows.lines().last().unwrap()).unwrap();
-    assert!(last["loss"].as_f64().unwrap() < 1e-3, "judged by the clients: {last}");
+    assert!(last["loss"].as_f64().unwrap() < 1e-3, "evaluated by the clients: {last}");
 }

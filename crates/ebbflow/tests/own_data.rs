@@ -1,4 +1,4 @@
-//! Clients with files of their own, as unlike as they are, train one model.
+//! Clients with different files of their own train one model together.
 
 mod served;
 
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use served::{KillOnDrop, PROGRAM, serve, text, token};
 
-/// A table of so many rows, with these colours and kinds in turn.
+/// A table with this many rows, with these colours and kinds in turn.
 fn rows(n_rows: usize, first: &str, colours: &[&str], kinds: &[&str]) -> String {
     let row = |at: usize| {
         let (colour, kind) = (colours[at % colours.len()], kinds[at % kinds.len()]);
@@ -43,7 +43,7 @@ fn clients_with_tables_of_their_own_train_one_model() {
     let settings = format!(
         "recipe = \"dropout\"\n[run]\nrounds = 2\n[local]\nlearning_rate = 0.05\nsteps = 2\nbatch_size = 4\n\
          [data]\nkind = \"table\"\nfile = {:?}\nlabel = \"kind\"\ncategorical = [\"colour\"]\nclients = 2\n\
-         [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 2\n",
+         [serve]\nlisten = \"127.0.0.1:0\"\nmin_up = 2\n",
         folder.join("server.csv")
     );
     std::fs::write(&file, settings).unwrap();
@@ -58,7 +58,7 @@ fn clients_with_tables_of_their_own_train_one_model() {
     };
     check("other", "line 3, column \"kind\": expected one of 1, 2, 10, found \"3\"");
     check("grey", "column \"colour\": expected one of blue, green, red, found \"grey\"");
-    // What a server has elsewhere is not said to clients, who may have none.
+    // The server does not send paths outside the data folder to clients, which may not have those files.
     let state_dir = folder.join("none");
     let none = Command::new(PROGRAM)
         .args(["join", &url, "--home", text(&state_dir), "--token", &token])
@@ -98,7 +98,7 @@ fn a_server_without_rows_leaves_training_and_evaluation_to_its_clients() {
         [data.encoding]\nclasses = [\"a\", \"b\", \"c\"]\n\
         columns = [{ name = \"colour\", categories = [\"blue\", \"red\"] }, { name = \"size\", mean = 10.0, std = 5.0 }]\n\
         [data.split]\nkind = \"iid\"\nheld_out = 0.25\n\
-        [serve]\nlisten = \"127.0.0.1:0\"\nleast_up = 2\njudged_by = \"clients\"\n";
+        [serve]\nlisten = \"127.0.0.1:0\"\nmin_up = 2\nevaluated_by = \"clients\"\n";
     std::fs::write(&file, settings).unwrap();
     let out = folder.join("served");
     let (mut server, url, server_log) = serve(&file, &out);

@@ -28,7 +28,7 @@ fn a_run_is_repeated_from_its_record_alone() {
 }
 
 #[test]
-fn a_warm_start_goes_on_from_a_model_and_carries_its_own_copy() {
+fn a_warm_start_begins_with_a_model_and_carries_its_own_copy() {
     let place = tempfile::tempdir().unwrap();
     let first = record(place.path(), "first", SMALL, &[]);
     let start = format!("run.start_from=\"{}\"", first.join("model.safetensors").display());
@@ -52,7 +52,7 @@ fn runs_stop_at_their_stop_conditions() {
     let first = all.iter().position(|row| row["accuracy"].as_f64().unwrap() >= target).unwrap();
     for (name, stop, ending, expected) in [
         ("accuracy", format!("stop.accuracy={target}"), "accuracy", first + 1),
-        // Somebody is silent in almost every round, so a round takes its deadline of ten seconds.
+        // Some client is absent in almost every round, so a round takes its deadline of ten seconds.
         ("hours", "stop.virtual_hours=0.0083".to_owned(), "virtual-hours", 3),
         ("bytes", format!("stop.bytes={}", all[4]["bytes_total"]), "bytes", 5),
     ] {
@@ -133,9 +133,9 @@ fn a_grid_runs_in_parts_and_ends_with_the_same_table() {
     );
 
     let message = succeed(&["compare", &config, "--quiet", "--at-most", "5", "--out", &in_parts]);
-    assert!(message.contains("7 of 12 runs are left; go on with: ebbflow compare"), "{message}");
+    assert!(message.contains("7 of 12 runs are left; resume with: ebbflow compare"), "{message}");
     assert_eq!(csv(&in_parts).lines().count(), 6);
-    // A later sitting may have nothing but the CSV.
+    // A later invocation may have only the CSV.
     std::fs::remove_dir_all(Path::new(&in_parts).join("cells")).unwrap();
     succeed(&["compare", &config, "--quiet", "--out", &in_parts]);
     assert_eq!(csv(&in_parts), csv(&whole));
@@ -146,12 +146,12 @@ fn a_grid_runs_in_parts_and_ends_with_the_same_table() {
     );
     assert_eq!(succeed(&["show", &whole]).lines().next(), Some("world.availability.probability = 0.4"));
 
-    // A subset adds to the table and takes nothing away.
+    // A subset adds to the table and removes nothing.
     succeed(&["compare", &config, "--quiet", "--set", "grid.seeds=[5]", "--out", &in_parts]);
     assert_eq!(csv(&in_parts).lines().count(), 13 + 6);
     succeed(&["compare", &config, "--quiet", "--out", &in_parts]);
 
-    // Other settings make other cells: nothing stale is taken over.
+    // Other settings make other cells: no stale row is reused.
     let changed = write(
         place.path(),
         "g.toml",
@@ -168,9 +168,9 @@ fn a_grid_runs_in_parts_and_ends_with_the_same_table() {
     assert_eq!(lines.lines().count(), 12, "nothing but JSON");
 }
 
-/// A method of a grid may spell its roles out and name no recipe.
+/// A method of a grid may list its roles and name no recipe.
 #[test]
-fn a_run_of_a_grid_that_was_stopped_goes_on() {
+fn a_stopped_run_of_a_grid_is_resumed() {
     let place = tempfile::tempdir().unwrap();
     let text = SMALL.replace("recipe = \"dropout\"", "").replace("rounds = 30", "rounds = 6");
     let roles = "[[grid.method]]\nname = \"all\"\nselect = { kind = \"everyone\" }\naggregate = { kind = \"mean\" }\n";
@@ -183,7 +183,7 @@ fn a_run_of_a_grid_that_was_stopped_goes_on() {
     let settings = std::fs::read_to_string(cell.join("settings.toml")).unwrap();
     assert!(!settings.contains("grid"), "a run is no grid:\n{settings}");
 
-    // As one leaves it that is killed in its first round.
+    // The folder of a run that was killed in its first round.
     let killed = out.join("cells").join(cell.file_name().unwrap());
     std::fs::create_dir_all(&killed).unwrap();
     for file in ["settings.toml", "run.json"] {
@@ -285,7 +285,8 @@ fn extra_metrics_are_recorded_and_shown_and_change_nothing_else() {
     assert_eq!(cells, [class.to_string(), samples.to_string(), four_digits(accuracy)]);
 }
 
-/// Two parabolas around 0 and one around 8: the third leaves after two rounds, having fallen by far, and a fourth comes.
+/// Two parabolas around 0 and one around 8. The third client leaves after two rounds with a large fall of its
+/// loss, and a fourth arrives.
 const COMING_AND_GOING: &str = r#"
 recipe = "departures"
 [run]
@@ -304,14 +305,14 @@ objective = "objective"
 "#;
 
 #[test]
-fn decisions_about_newcomers_and_leavers_are_recorded_and_shown() {
+fn decisions_about_arrivals_and_departures_are_recorded_and_shown() {
     let place = tempfile::tempdir().unwrap();
     let run = record(place.path(), "a", COMING_AND_GOING, &["--set", "objective.arrivals.kind=auto"]);
     let rows = rows(&run);
     let n_decisions: Vec<_> = rows.iter().map(|row| row["judged"].as_array().map_or(0, Vec::len)).collect();
     assert_eq!(n_decisions[..4], [0, 0, 1, 0]);
     let left = &rows[2]["judged"][0];
-    // Four rounds are left, and more than the root of twice its fall are needed: it is kept, and nothing shifts.
+    // Four rounds are left, but more than the square root of twice its fall are needed, so it is kept.
     assert_eq!((left["client"].as_u64(), left["verdict"].as_str()), (Some(2), Some("kept")));
     let gamma = left["figures"]["gamma_l"].as_f64().unwrap();
     assert!(gamma > 8.0 && left["figures"]["rounds_needed"].as_f64() == Some((2.0 * gamma).sqrt()), "{left}");
@@ -321,7 +322,7 @@ fn decisions_about_newcomers_and_leavers_are_recorded_and_shown() {
         assert!(row["notes"]["oracle_set_loss_objective"].is_number(), "{row}");
     }
     let shown = succeed(&["show", run.to_str().unwrap()]);
-    assert!(shown.contains("decisions about newcomers and leavers: "), "{shown}");
+    assert!(shown.contains("decisions about arrivals and departures: "), "{shown}");
     assert!(shown.contains("  round 2, client 2: kept; c 1.0000, gamma_l "), "{shown}");
     let out = place.path().join("a.csv");
     succeed(&["export", run.to_str().unwrap(), "--to", out.to_str().unwrap()]);
@@ -341,8 +342,8 @@ fn decisions_about_newcomers_and_leavers_are_recorded_and_shown() {
 fn a_run_that_diverges_stops_before_its_end_and_keeps_its_last_good_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let (file, folder) = (place.path().join("run.toml"), place.path().join("run"));
-    // With this rate every step makes the quadratic's distance some hundred times longer, until no number
-    // holds it.
+    // With this learning rate every step multiplies the distance from the optimum by some hundred, until it
+    // overflows.
     let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\ncheckpoint_every = 4\n[data]\nkind = \"quadratic\"\n\
                     centres = [[1.0], [3.0]]\n[local]\nlearning_rate = 100.0\nsteps = 1\n";
     std::fs::write(&file, settings).unwrap();
@@ -351,32 +352,31 @@ fn a_run_that_diverges_stops_before_its_end_and_keeps_its_last_good_checkpoint()
     assert_eq!(out.status.code(), Some(3), "{message}");
     let rounds = rows(&folder);
     let last = rounds.len() - 1;
-    // A hundred times longer in each round: from round 10 on no loss is finite, and five rounds say so.
+    // From round 10 on no loss is finite, and five such rounds end the run.
     assert_eq!(last, 14);
     assert!(
-        message
-            .contains(&format!("in the last 5 rounds, up to round {last}, no client sent anything finite")),
+        message.contains(&format!("no update of the last 5 rounds, up to round {last}, was finite")),
         "{message}"
     );
     assert!(!folder.join("summary.json").exists());
-    // It goes on from the last checkpoint, before the model was lost, and comes to the same end.
+    // It resumes from the last checkpoint, before the model was lost, and ends the same way.
     let out = common::run(&["resume", folder.to_str().unwrap(), "--quiet"]);
     assert_eq!(out.status.code(), Some(3));
     assert_eq!(rows(&folder), rounds);
 }
 
 #[test]
-fn a_guarded_run_voids_rounds_and_stops_after_so_many() {
+fn a_guarded_run_stops_after_max_void_void_rounds() {
     let place = tempfile::tempdir().unwrap();
     let (file, folder) = (place.path().join("run.toml"), place.path().join("run"));
     let settings = "recipe = \"dropout\"\n[run]\nrounds = 100\n[data]\nkind = \"quadratic\"\ncentres = [[1.0], [2.0], [3.0]]\n\
-                    [local]\nlearning_rate = 100.0\nsteps = 1\n[guard]\nmost_void = 3\n";
+                    [local]\nlearning_rate = 100.0\nsteps = 1\n[guard]\nmax_void = 3\n";
     std::fs::write(&file, settings).unwrap();
     let out = common::run(&["run", file.to_str().unwrap(), "--quiet", "--out", folder.to_str().unwrap()]);
     let message = String::from_utf8_lossy(&out.stderr).into_owned();
     assert_eq!(out.status.code(), Some(3), "{message}");
     assert!(message.contains("3 rounds in a row were void"), "{message}");
-    // Each step is a hundred times the one before. The guard knows what is usual after five.
+    // Each step is a hundred times the one before. The guard knows the usual length after five steps.
     let rounds = rows(&folder);
     let void: Vec<_> = rounds.iter().map(|row| row["void"].as_str()).collect();
     assert_eq!(void[void.len() - 3..], [Some("step-too-long"); 3]);
@@ -387,7 +387,7 @@ fn a_guarded_run_voids_rounds_and_stops_after_so_many() {
 
 #[cfg(unix)]
 #[test]
-fn output_that_nobody_reads_stops_the_run_but_loses_nothing() {
+fn closed_output_stops_the_run_but_loses_nothing() {
     use std::io::{BufRead, BufReader, Read};
     use std::process::Stdio;
 
@@ -409,7 +409,7 @@ fn output_that_nobody_reads_stops_the_run_but_loses_nothing() {
     let mut message = String::new();
     child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
     assert!(child.wait().unwrap().success());
-    assert!(message.contains("Go on with: ebbflow resume"), "{message}");
+    assert!(message.contains("Resume with: ebbflow resume"), "{message}");
     assert_eq!(common::checkpoints(&out).len(), 1);
 }
 
@@ -444,7 +444,7 @@ fn an_interrupt_finishes_the_round_and_names_the_command_that_resumes() {
     assert!(message.contains("finishing the round") && message.contains("ebbflow resume"), "{message}");
     let recorded = rows(&out).len();
     assert!(recorded == 20 + after && recorded < 3000, "{recorded} rounds");
-    // It goes on after the last round that was finished.
+    // It resumes after the last finished round.
     let shown = succeed(&["show", out.to_str().unwrap()]);
     assert!(shown.contains(&format!("unfinished: {recorded} rounds recorded")), "{shown}");
     let output = common::run(&["resume", "--quiet", out.to_str().unwrap()]);
@@ -523,7 +523,7 @@ fn lists_and_descriptions_name_everything() {
     }
     let everyone = succeed(&["describe", "everyone"]);
     assert!(everyone.contains("\nrecipes that take it: full, dropout, "), "{everyone}");
-    // What nobody names is taken where it is the usual one; worlds are in no recipe.
+    // A method that no recipe names is used by those for which it is the default; worlds are in no recipe.
     assert!(succeed(&["describe", "plain"]).contains("\nrecipes that take it: full, dropout, "));
     assert!(!succeed(&["describe", "bernoulli"]).contains("recipes that take it"));
     let json: serde_json::Value = serde_json::from_str(&succeed(&["list", "recipes", "--json"])).unwrap();
@@ -539,7 +539,7 @@ fn describe_names_the_assumptions_memory_and_cost_of_every_method() {
     names.extend(["vanilla", "auto", "drop", "keep", "min-bound", "crossing", "estimate", "clip"]);
     for name in names {
         let described = succeed(&["describe", name]);
-        for what in ["published:", "it assumes:", "kept per client:", "a round costs:", "the authors took:"] {
+        for what in ["published:", "it assumes:", "kept per client:", "a round costs:", "the authors used:"] {
             let line = described.lines().find_map(|line| line.strip_prefix(what));
             assert!(line.is_some_and(|line| !line.trim().is_empty()), "{name}, {what} {described}");
         }
@@ -553,8 +553,8 @@ fn describe_names_the_assumptions_memory_and_cost_of_every_method() {
         ("e3cs-0.8", "See: ebbflow describe e3cs"),
         ("dep-round", "See: ebbflow describe uniform, e3cs"),
         ("max-pool", "See: ebbflow describe layers"),
-        ("worlds", "it is a list. See: ebbflow list worlds"),
-        ("qwertyuiop", "there is no \"qwertyuiop\"; See: ebbflow list"),
+        ("worlds", "this is the name of a list. See: ebbflow list worlds"),
+        ("qwertyuiop", "nothing is named \"qwertyuiop\"; See: ebbflow list"),
     ] {
         let error = fail(&["describe", name]);
         assert!(error.contains(expected), "{error}");

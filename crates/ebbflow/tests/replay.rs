@@ -1,4 +1,4 @@
-//! The participation of a run, played against another recipe.
+//! The participation of a run, replayed with another recipe.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use common::{assert_same, fail, record, rows, succeed, summary, write};
 use serde_json::Value;
 
-/// A world in which clients are down, fail, do part of the work, come late and are busy, join and leave.
+/// A world in which clients are down, fail, do partial work, are late and busy, join and leave.
 const RECORDED: &str = r#"
 recipe = "fedavg"
 
@@ -47,7 +47,7 @@ kind = "failure"
 success = 0.7
 "#;
 
-/// What a row says of who took part.
+/// The columns of a row about participation.
 const PARTICIPATION: [&str; 16] = [
     "n_enrolled",
     "joined",
@@ -107,7 +107,7 @@ fn the_same_recipe_and_seed_give_the_recorded_run_with_nothing_imputed() {
             std::fs::read(recorded.join("rounds.jsonl")).unwrap()
         );
     }
-    // Under another seed others are asked, and some outcomes are not known.
+    // With another seed other clients are selected, and some outcomes are unknown.
     let other = replayed(&recorded, "other", &["--seed", "4"]);
     assert!(summary(&other)["replay"]["imputed_share"].as_f64().unwrap() > 0.1);
 }
@@ -174,7 +174,8 @@ fn imputed_outcomes_are_counted_and_reported() {
         assert!(n_imputed > 10 && n_down > 5);
         assert_eq!(replay["imputed_share"].as_f64().unwrap(), n_imputed as f64 / n_selected as f64);
         let message = String::from_utf8(output.stdout).unwrap();
-        let expected = format!("{n_imputed} of {n_selected}, guessed by {rule}; {n_down} asked while down");
+        let expected =
+            format!("{n_imputed} of {n_selected}, imputed by {rule}; {n_down} selected while down");
         assert!(message.contains(&expected), "{message}");
         let warnings = String::from_utf8(output.stderr).unwrap();
         assert!(warnings.contains("proxy data: [data] kind = \"synthetic\" stands in"), "{warnings}");
@@ -199,10 +200,10 @@ fn a_replay_repeats_from_its_own_record_alone() {
     let again = place.path().join("again");
     succeed(&["run", moved.to_str().unwrap(), "--quiet", "--out", again.to_str().unwrap()]);
     assert_same(&moved, &again);
-    // A replay can be replayed, and its guesses are guesses still.
+    // A replay can be replayed, and its imputed outcomes stay imputed.
     let third = replayed(&moved, "third", &[]);
     assert_eq!(summary(&third)["replay"]["imputed"], summary(&moved)["replay"]["imputed"]);
-    // Rounds that were changed are noticed.
+    // Changed rounds are noticed.
     let file = moved.join("replayed.jsonl");
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replacen("\"n_enrolled\":10", "\"n_enrolled\":11", 1)).unwrap();
@@ -241,7 +242,7 @@ fn what_cannot_be_replayed_is_named_with_the_remedy() {
     };
     check(
         &[folder, "--recipe", "e3cs", "--set", "run.rounds=13"],
-        "--set run.rounds=13: only 12 rounds were recorded, and nobody knows who was there later; give at most 12",
+        "--set run.rounds=13: the recording has 12 rounds, and participation after them is unknown; give at most 12",
     );
     check(
         &[folder, "--set", "data.clients=11"],
@@ -265,12 +266,15 @@ fn what_cannot_be_replayed_is_named_with_the_remedy() {
 fn methods_assume_the_population_of_the_record_or_are_refused() {
     let place = tempfile::tempdir().unwrap();
     let recorded = record(place.path(), "recorded", &RECORDED.replace("rounds = 30", "rounds = 12"), &[]);
-    // As a server records it whose methods reckon with more clients than its data is split among.
+    // The record of a server whose methods assume more clients than its data is split among.
     let settings = recorded.join("settings.toml");
     let served = std::fs::read_to_string(&settings).unwrap() + "\n[serve]\nclients = 40\ndeadline_s = 3.0\n";
     std::fs::write(&settings, served).unwrap();
     let error = fail(&["replay", recorded.to_str().unwrap()]);
-    assert!(error.contains("reckoned with 40 clients") && error.contains("--set data.clients=40"), "{error}");
+    assert!(
+        error.contains("methods assumed 40 clients") && error.contains("--set data.clients=40"),
+        "{error}"
+    );
     let as_many = replayed(&recorded, "as-many", &["--set", "data.clients=40"]);
     assert_eq!(rows(&as_many).len(), 12);
 }

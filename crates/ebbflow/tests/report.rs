@@ -7,7 +7,7 @@ use std::path::Path;
 use common::{ebbflow, shipped, succeed, write};
 use serde_json::Value;
 
-/// Two methods of two clients that want 0 and 4, on two seeds; client 1 answers in every other round.
+/// Two methods and two clients with optima 0 and 4, on two seeds; client 1 responds in every other round.
 const GRID: &str = r#"
 [run]
 rounds = 6
@@ -76,7 +76,7 @@ fn a_grid_becomes_a_page_that_holds_what_the_records_hold() {
         page.contains("<h1>A &lt;b&gt; &amp; c</h1>")
             && page.contains("snapshots &amp; co &lt;!--&lt;script&gt;")
     );
-    // A section for each world, for only there seeds are pairs.
+    // One section for each world, because seeds are paired only within a world.
     for world in ["data.alpha = 0.0", "data.alpha = 1.0"] {
         assert_eq!(
             page.matches(&format!("<h2 id=\"world-{}\">{world}", usize::from(world.ends_with("1.0"))))
@@ -86,8 +86,8 @@ fn a_grid_becomes_a_page_that_holds_what_the_records_hold() {
     }
     assert!(!page.contains("http://") && !page.contains("https://") && !page.contains("src=\"plots"));
 
-    // The first curve is the mean over seeds of what the rounds say.
-    // No name can begin a script, or a remark that hides the end of one.
+    // The first curve is the mean over seeds of the rounds. No name can begin a script, or a comment that
+    // hides the end of one.
     assert!(!page.contains("<!--"));
     let all = plot_data(&page);
     assert_eq!(all[0]["series"][0]["name"], "full");
@@ -107,7 +107,7 @@ fn a_grid_becomes_a_page_that_holds_what_the_records_hold() {
         assert!((point[1].as_f64().unwrap() - mean).abs() < 1e-3, "round {round}: {point}");
     }
 
-    // Every kind of picture is there, and as files too.
+    // Every kind of plot is in the page, and in files too.
     for name in [
         "accuracy-by-rounds",
         "loss-by-time",
@@ -126,7 +126,7 @@ fn a_grid_becomes_a_page_that_holds_what_the_records_hold() {
             assert!(std::fs::metadata(&file).unwrap().len() > 20, "{}", file.display());
         }
     }
-    // Nothing random, nothing of the clock.
+    // The page depends neither on random numbers nor on the clock.
     succeed(&["report", out.to_str().unwrap(), "--title", "A <b> & c"]);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), page);
 }
@@ -149,7 +149,7 @@ fn runs_given_one_by_one_are_compared_where_their_worlds_are_the_same() {
     };
     let both = page(&[&dropout, &mifa]);
     assert_eq!(both.matches("<h2 id=\"world-").count(), 1);
-    // 11/24, 5/24 and 8/24 of all weight, where it should be a third each.
+    // 11/24, 5/24 and 8/24 of all weight, where each should be a third.
     assert!(
         both.contains("Relative to the objective's shares, dropout misplaced 12 % of the aggregation weight, mifa 0 %."),
         "{both}"
@@ -169,7 +169,7 @@ fn runs_given_one_by_one_are_compared_where_their_worlds_are_the_same() {
     let three = page(&[&dropout, &other, &dropout]);
     assert!(three.contains("2 runs of 2 methods, 1 seed"), "{three}");
     assert!(three.contains(&format!("dropout, as in {other}")));
-    // From another start nothing can be said of two methods.
+    // Methods with different initial models are not compared.
     assert_eq!(page(&[&full, &dropout]).matches("<h2 id=\"world-").count(), 2);
 }
 
@@ -187,7 +187,7 @@ fn what_cannot_be_reported_on_is_an_error_with_the_remedy() {
     assert!(wrong.contains("--target") && wrong.contains("give a number from 0 to 1"), "{wrong}");
     assert!(fail(&["report"]).contains("required"));
 
-    // A record that names somebody who never joined is damaged, and no reason to fall over.
+    // A record that names a client that never joined is damaged, but must not cause a panic.
     let file = shipped("experiments/by-hand/dropout.toml");
     let run = place.path().join("run");
     succeed(&["run", "--quiet", file.to_str().unwrap(), "--out", run.to_str().unwrap()]);

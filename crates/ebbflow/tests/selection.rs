@@ -1,4 +1,4 @@
-//! Selection as its user sees it: measured in every run, and played against a world without training.
+//! Client selection as its user sees it: measured in every run, and simulated without training.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::path::Path;
 use common::{contents, fail, record, rows, shipped, succeed, summary, write};
 use serde_json::Value;
 
-/// The rows of a table, each by its headings. No cell of these holds a comma.
+/// The rows of a table, each by its headings. No cell of these tables holds a comma.
 fn table(file: &Path) -> Vec<BTreeMap<String, String>> {
     let text = fs::read_to_string(file).unwrap();
     let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned));
@@ -17,7 +17,7 @@ fn table(file: &Path) -> Vec<BTreeMap<String, String>> {
     lines.map(|cells| headings.iter().cloned().zip(cells).collect()).collect()
 }
 
-/// Plays a configuration; gives the rows of its table.
+/// Simulates selection for a configuration; returns the rows of its table.
 fn play(place: &Path, name: &str, text: &str) -> Vec<BTreeMap<String, String>> {
     let config = write(place, &format!("{name}.toml"), text);
     let out = place.join(name);
@@ -41,7 +41,7 @@ fn a_script_by_hand() {
     let whole = ["seed", "rounds", "clients", "asked", "cep"].map(|key| number(&row, key));
     assert_eq!(whole, [1.0, 3.0, 3.0, 9.0, 5.0]);
     assert_eq!(number(&row, "success_ratio"), 5.0 / 9.0);
-    // After one round of three 2 of 3 answered, after two 3 of 6.
+    // After one of three rounds 2 of 3 responded, after two rounds 3 of 6.
     assert_eq!(number(&row, "success_ratio_at_quarter"), 2.0 / 3.0);
     assert_eq!(number(&row, "success_ratio_at_half"), 0.5);
     assert_eq!(row["success_ratio_at_100"], "");
@@ -69,7 +69,7 @@ fn a_client_that_is_always_up_always_responds() {
     for row in &rows {
         let n_selected = if row["method"] == "four" { 200.0 } else { 600.0 };
         assert_eq!((number(row, "asked"), number(row, "cep")), (n_selected, n_selected));
-        // The best fixed cohort answers as often as any.
+        // The best fixed cohort responds as often as any.
         assert_eq!((number(row, "success_ratio"), number(row, "oracle_regret")), (1.0, 0.0));
     }
 }
@@ -77,7 +77,7 @@ fn a_client_that_is_always_up_always_responds() {
 const COIN: &str = "[world.availability]\nkind = \"bernoulli\"\nclasses = [{ clients = 6, probability = 0.25 }, { clients = 4, probability = 0.75 }]\n\
                     [select]\nkind = \"uniform\"\ncohort = 5\namong = \"enrolled\"\n";
 
-/// What a run's rounds come to, counted anew: asked, answered, selections, regret.
+/// Recounts a run's rounds: selections, responses, selections by client, regret.
 fn counted(folder: &Path, n_clients: usize) -> (u64, u64, Vec<u64>, f64) {
     let (mut selected, mut responded) = (0, 0);
     let (mut selections, mut successes) = (vec![0; n_clients], vec![0_u64; n_clients]);
@@ -107,7 +107,8 @@ fn a_run_with_training_and_one_without_select_the_same_clients() {
     let folder = record(place.path(), "trained", &trained, &[]);
     let (selected, cep, selections, regret) = counted(&folder, 10);
     assert_eq!(selected, 1000);
-    // Five of ten in every round, of whom 2.25 are up in the mean; six standard deviations of 15 to both sides.
+    // Five of ten in every round, of whom 2.25 are up on average; the tolerance is six standard deviations of
+    // 15.
     assert!((f64::from(cep as u32) - 450.0).abs() < 90.0, "{cep}");
     let sum: u64 = selections.iter().sum();
     let squares: u64 = selections.iter().map(|count| count * count).sum();
@@ -127,9 +128,9 @@ fn a_run_with_training_and_one_without_select_the_same_clients() {
     assert_eq!(number(row, "selections_oracle_0.75"), mean(&selections[6..]));
 
     let shown = succeed(&["show", folder.to_str().unwrap()]);
-    let line = format!("\nselection: {cep} of 1000 asked answered in time, ");
+    let line = format!("\nselection: {cep} of 1000 selected clients responded in time, ");
     assert!(shown.contains(&line) && shown.contains("\noracle: regret "), "{shown}");
-    // The folder of the run is as good as its file.
+    // The folder of the run works like its file.
     let again: Value =
         serde_json::from_str(&succeed(&["selection", folder.to_str().unwrap(), "--json"])).unwrap();
     assert_eq!(again["selection"], expected);
@@ -181,7 +182,7 @@ fn schemes_that_probe_losses_are_named() {
     let words = ["selection", &config, "--out", out.to_str().unwrap()];
     let output = common::run(&words);
     let aside = String::from_utf8(output.stderr).unwrap();
-    assert!(aside.contains("\npow-d: goes by losses or speeds that clients report; "), "{aside}");
+    assert!(aside.contains("\npow-d: uses losses or speeds that clients report; "), "{aside}");
     let json: Value = serde_json::from_str(&succeed(&["selection", &config, "--json"])).unwrap();
     assert_eq!(json["probed"], true);
 }
@@ -192,7 +193,7 @@ fn what_cannot_be_played_is_an_error_with_the_remedy() {
     for (text, part) in [
         (
             "[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[1.0]]",
-            "data.clients: missing; selection is played without data, so say how many clients there are",
+            "data.clients: missing; selection is simulated without data, so give the number of clients",
         ),
         ("[run]\nrounds = 3\n[data]\nclients = 3\n[wurld]\n", "wurld"),
         (
@@ -240,7 +241,7 @@ fn the_shipped_study_plays() {
     assert!(mean("E3CS-0", "cep") > mean("E3CS-0.8", "cep"));
     assert!(mean("FedCS", "cep") > mean("E3CS-0", "cep"));
     assert!(mean("Random", "jain") > mean("E3CS-0", "jain"));
-    // 40 rounds of 20 with nothing by quota.
+    // 40 rounds of 20 with a quota of zero.
     let bound = 0.5 * 800.0 + 200.0 * 100.0_f64.ln();
     assert!((mean("E3CS-0", "regret_bound") - bound).abs() < 1e-6);
 }

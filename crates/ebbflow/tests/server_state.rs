@@ -1,5 +1,4 @@
-//! What a server keeps: checkpoints that take each other's place, a journal and rows of one time, and all of
-//! it to itself.
+//! The state of a server: successive checkpoints, a journal and rows that match, and private files.
 
 mod common;
 mod served;
@@ -22,7 +21,7 @@ fn damage(file: &Path) {
     fs::write(file, bytes).unwrap();
 }
 
-/// The lines of the rounds of a run that were finished.
+/// The recorded lines of a run's finished rounds.
 fn lines(out: &Path) -> Vec<String> {
     let text = fs::read_to_string(out.join("rounds.jsonl")).unwrap();
     text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::to_owned).collect()
@@ -39,7 +38,7 @@ fn a_served_run_resumes_from_its_older_checkpoint_and_rolls_back_on_request() {
     let [older, newer] = there.as_slice().try_into().expect("the last two checkpoints");
     assert_eq!(newer, older + 2);
 
-    // It goes on with its clients, and by nothing else.
+    // It resumes only with `ebbflow serve`.
     let message = fail(&["resume", text(&out)]);
     assert!(
         message.contains("the command that began it") && message.contains("ebbflow serve FILE --out "),
@@ -47,7 +46,7 @@ fn a_served_run_resumes_from_its_older_checkpoint_and_rolls_back_on_request() {
     );
     assert_eq!((lines(&out), checkpoints(&out)), (before.clone(), there.clone()));
 
-    // The newest checkpoint is damaged: the older one and the journal make the same rounds again.
+    // The newest checkpoint is damaged: the older one and the journal give the same rounds again.
     damage(&checkpoint(&out, newer));
     let log = fleet.play(before.len() - older as usize + 1);
     let warning = format!("going on from {}", checkpoint(&out, older).display());
@@ -55,13 +54,13 @@ fn a_served_run_resumes_from_its_older_checkpoint_and_rolls_back_on_request() {
     let now = lines(&out);
     assert!(now.len() > before.len() && now[..before.len()] == before);
 
-    // A rollback keeps what came after beside, and clients are asked anew.
+    // A rollback keeps the later rows in another file, and clients get new jobs.
     let [older, newer] = checkpoints(&out).as_slice().try_into().expect("the last two checkpoints");
     let none = fail(&["rollback", text(&out), "--to", "1"]);
     assert!(none.contains(&format!("there are those after {older}, {newer} rounds")), "{none}");
     let before = lines(&out);
     let message = succeed(&["rollback", text(&out), "--to", &(newer - 1).to_string()]);
-    assert!(message.contains(&format!("back after round {older}")), "{message}");
+    assert!(message.contains(&format!("rolled back to round {older}")), "{message}");
     assert_eq!(lines(&out), before[..older as usize]);
     let kept = fs::read_to_string(out.join(format!("rounds.jsonl.cut-at-{older:06}"))).unwrap();
     assert!(kept.starts_with(&before[older as usize..].concat()));
@@ -71,7 +70,7 @@ fn a_served_run_resumes_from_its_older_checkpoint_and_rolls_back_on_request() {
     let numbers: Vec<_> = rows(&out).iter().map(|row| row["round"].as_u64().unwrap()).collect();
     assert!(numbers.iter().copied().eq(0..numbers.len() as u64), "{numbers:?}");
 
-    // So does a server that goes back to its start; and once more to one of those that are kept.
+    // So does a server that is rolled back to its start, and again to a kept checkpoint.
     succeed(&["rollback", text(&out), "--to", "0"]);
     assert_eq!(lines(&out), [""; 0]);
     fleet.play(3);
@@ -79,7 +78,7 @@ fn a_served_run_resumes_from_its_older_checkpoint_and_rolls_back_on_request() {
 }
 
 #[test]
-fn a_server_without_a_checkpoint_goes_on_from_its_journal_as_far_as_that_reaches() {
+fn a_server_without_a_checkpoint_resumes_from_its_journal_as_far_as_that_reaches() {
     let place = tempfile::tempdir().unwrap();
     for (name, serve, goes_on) in [("all", "keep_updates = true", true), ("two", "", false)] {
         let place = place.path().join(name);
@@ -108,23 +107,23 @@ fn a_server_without_a_checkpoint_goes_on_from_its_journal_as_far_as_that_reaches
 }
 
 #[test]
-fn a_server_whose_checkpoints_cannot_be_written_goes_on_and_loses_nothing() {
+fn a_server_whose_checkpoints_cannot_be_written_continues_and_loses_nothing() {
     let place = tempfile::tempdir().unwrap();
     let mut fleet = Fleet::new(place.path(), "");
     fleet.play(7);
     let out = fleet.out.clone();
     let newest = *checkpoints(&out).last().unwrap();
-    // Something stands where the new files go.
+    // Folders with the names of the new files block them.
     let in_the_way = |after: u32| out.join(format!("checkpoint-{after:06}.ebb.new"));
     let blocked = newest + 1..newest + 1000;
     blocked.clone().for_each(|after| fs::create_dir(in_the_way(after)).unwrap());
     let log = fleet.play(30);
-    assert!(log.contains("the run goes on, and it is tried again after every round"), "{log}");
+    assert!(log.contains("the run continues, and writing is retried after every round"), "{log}");
     assert_eq!(checkpoints(&out).last(), Some(&newest), "{log}");
     let before = lines(&out);
     assert!(before.len() > newest as usize + 25);
     blocked.for_each(|after| fs::remove_dir(in_the_way(after)).unwrap());
-    // The journal still reaches back to the last checkpoint there is, however often one was tried after it.
+    // The journal still reaches back to the last existing checkpoint, however many later ones failed.
     fleet.play(before.len() - newest as usize + 3);
     assert_eq!(lines(&out)[..before.len()], before);
     assert!(*checkpoints(&out).last().unwrap() > newest);
@@ -141,7 +140,7 @@ fn a_journal_of_another_time_changes_nothing_and_the_run_can_go_back_to_it() {
     fleet.play(7);
     let before = lines(&out);
     fs::copy(&copy, out.join("server.redb")).unwrap();
-    // The checkpoints are of rounds that this journal does not know.
+    // The checkpoints are from rounds that this journal does not have.
     let (code, message) = Server::start(&fleet.file, &out).map(Server::kill).unwrap_err();
     assert_eq!(code, Some(1), "{message}");
     assert!(
@@ -170,7 +169,7 @@ fn a_damaged_checkpoint_of_a_simulation_is_passed_over_and_the_end_is_the_same()
     let straight = common::record(place.path(), "straight", common::SMALL, &longer);
     let config = place.path().join("straight.toml");
     let out = place.path().join("damaged");
-    // Interrupted after some rounds, by nobody reading what it prints.
+    // Interrupted after some rounds, because the reader of its output is gone.
     let mut child = common::ebbflow()
         .args(["run", text(&config), "--json", "--out", text(&out)])
         .args(longer)
@@ -195,7 +194,7 @@ fn a_damaged_checkpoint_of_a_simulation_is_passed_over_and_the_end_is_the_same()
 
 #[cfg(unix)]
 #[test]
-fn what_a_server_and_its_clients_keep_nobody_else_can_read_or_lock() {
+fn files_of_a_server_and_its_clients_are_readable_and_lockable_by_their_user_only() {
     use std::os::unix::fs::PermissionsExt;
 
     fn modes(folder: &Path) -> Vec<(PathBuf, u32)> {
@@ -213,7 +212,7 @@ fn what_a_server_and_its_clients_keep_nobody_else_can_read_or_lock() {
     succeed(&["revoke", text(&fleet.out), "--tokens", "7"]);
     for folder in [fleet.out.clone(), place.path().join("home-0")] {
         for (path, mode) in modes(&folder) {
-            // Whom it shuts out is no secret, and written by whoever shuts them out.
+            // The list of revoked clients is no secret, and is written by the user who revokes them.
             let secret = !path.ends_with("revoked.txt");
             let wanted = if path.is_dir() { 0o700 } else { 0o600 };
             assert!(mode == wanted || !secret, "{}: {mode:o}", path.display());
@@ -225,14 +224,14 @@ fn what_a_server_and_its_clients_keep_nobody_else_can_read_or_lock() {
     assert_eq!(succeed(&["token", text(&fleet.out), "--file", text(&token)]), "");
     assert_eq!(modes(place.path()).into_iter().find(|(path, _)| *path == token).unwrap().1, 0o600);
     assert!(fs::read_to_string(&token).unwrap().starts_with("ebb-"));
-    // A folder of an earlier version is pointed out.
+    // A folder of an earlier version gets a warning.
     fs::set_permissions(&fleet.out, fs::Permissions::from_mode(0o755)).unwrap();
     let log = fleet.play(0);
     assert!(
-        log.contains("other users of this machine can look into it (mode 755")
+        log.contains("other users of this machine can read and lock this folder (mode 755")
             && log.contains("chmod -R go-rwx")
     );
-    // Simulations are no secret: they go by the user's own mask.
+    // Simulations are no secret: they follow the user's own umask.
     let run = common::record(place.path(), "simulated", common::SMALL, &[]);
     let own = place.path().join("own");
     fs::create_dir(&own).unwrap();

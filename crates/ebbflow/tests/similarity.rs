@@ -1,4 +1,5 @@
-//! Friends as their user sees them: recorded, resumed to the same bytes, shown, and judged by an oracle.
+//! Client similarity as its user sees it: recorded, resumed to the same bytes, shown, and compared with an
+//! oracle.
 
 mod common;
 
@@ -8,7 +9,8 @@ use std::path::Path;
 use common::{assert_same, contents, fail, record, rows, run, succeed, summary, write};
 use serde_json::Value;
 
-/// Twelve clients in three tight clusters that lie far apart, half of them silent in every round but the first.
+/// Twelve clients in three tight clusters that are far apart; half of them are absent in every round but the
+/// first.
 const CLUSTERED: &str = r#"
 recipe = "fl-fdms"
 
@@ -59,13 +61,13 @@ fn a_table_and_a_plot_of_client_similarity() {
     let message = succeed(&words);
     let lines: Vec<_> = message.lines().collect();
     assert_eq!(lines[0], folder.display().to_string());
-    assert_eq!(lines[1], "after 14 rounds: 12 clients met somebody, 66 of 66 pairs met");
-    let oracle = "for 12 of 12 clients the least alike inside is more alike than the most alike outside";
+    assert_eq!(lines[1], "after 14 rounds: 12 clients were compared with another, 66 of 66 pairs compared");
+    let oracle = "for 12 of 12 clients the least similar client within is more similar than any outside";
     assert!(lines[2].starts_with("oracle: mean similarity 0.99") && lines[2].ends_with(oracle), "{message}");
     let heading: Vec<_> = lines[4].split("  ").map(str::trim).filter(|word| !word.is_empty()).collect();
     let expected = [
         "client",
-        "best friend: similarity (met, last met)",
+        "best friend: similarity (times compared, last round)",
         "second",
         "third",
         "oracle cluster",
@@ -78,7 +80,7 @@ fn a_table_and_a_plot_of_client_similarity() {
         assert!(line.starts_with(&client.to_string()), "{line}");
         assert!(line.ends_with("yes") && line.contains(&format!("{cluster} {cluster} {cluster} ")), "{line}");
     }
-    assert_eq!(lines[18], format!("picture  {}", out.join("round-000014.svg").display()));
+    assert_eq!(lines[18], format!("plot     {}", out.join("round-000014.svg").display()));
     let svg = fs::read_to_string(out.join("round-000014.svg")).unwrap();
     for words in ["Who is how alike after 14 rounds", "client, by true cluster (oracle)", "similarity"] {
         assert!(svg.contains(words), "{words}");
@@ -105,14 +107,17 @@ fn a_table_and_a_plot_of_client_similarity() {
 #[test]
 fn without_true_clusters_the_plot_puts_similar_clients_side_by_side() {
     let place = tempfile::tempdir().unwrap();
-    // Even and odd clients are alike; nobody says so. Client 5 never meets client 0.
+    // Even and odd clients are similar, but without ground truth. Client 5 is never compared with client 0.
     let text = "recipe = \"fl-fdms\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\n\
                 centres = [[9.0, 0.1], [0.1, 9.0], [8.0, 0.0], [0.0, 8.0], [7.0, 0.1], [0.2, 7.0]]\n\
                 [local]\nlearning_rate = 0.1\nsteps = 2\n[world]\nscript = [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5], [0, 1]]";
     let folder = record(place.path(), "run", text, &[]);
     let out = place.path().join("out");
     let message = succeed(&["friends", folder.to_str().unwrap(), "--out", out.to_str().unwrap(), "--dark"]);
-    assert!(message.contains("after 3 rounds: 6 clients met somebody, 14 of 15 pairs met"), "{message}");
+    assert!(
+        message.contains("after 3 rounds: 6 clients were compared with another, 14 of 15 pairs compared"),
+        "{message}"
+    );
     assert!(!message.contains("oracle") && !message.contains("note:"), "{message}");
     let svg = fs::read_to_string(out.join("round-000003.svg")).unwrap();
     assert!(svg.contains("client, alike ones side by side") && svg.contains("\nnever met\n"));
@@ -136,10 +141,10 @@ fn without_the_data_friends_are_shown_all_the_same() {
     fs::remove_file(place.path().join("table.csv")).unwrap();
     let message = succeed(&words);
     assert!(
-        message.contains("note: true clusters are not known here: ") && message.contains("table.csv"),
+        message.contains("note: the true clusters are unknown here: ") && message.contains("table.csv"),
         "{message}"
     );
-    assert!(message.contains("6 of 6 pairs met") && !message.contains("oracle"), "{message}");
+    assert!(message.contains("6 of 6 pairs compared") && !message.contains("oracle"), "{message}");
     let json: Value = serde_json::from_str(&succeed(&["friends", words[1], "--json"])).unwrap();
     assert_eq!((json["notes"].as_array().unwrap().len(), &json["oracle"]), (1, &Value::Null));
 }
@@ -158,12 +163,12 @@ fn wrong_arguments_are_errors_with_a_remedy() {
     check(&[&format!("{run}-not")], "DIR/run-not: there is no such folder");
     check(
         &[lonely],
-        "DIR/lonely: this run recorded no friends, for its substitution compares nobody; run one with \
+        "DIR/lonely: this run has no similarity matrix, because its substitution does not compare clients; use \
          recipe = \"fl-fdms\", or substitute.kind = \"friend\"",
     );
     check(
         &[run, "--round", "5"],
-        "--round 5: DIR/run has friends after so many rounds: 4, 8, 12, 14; give one of these, or leave it out",
+        "--round 5: DIR/run has similarity matrices after these rounds: 4, 8, 12, 14; give one of them, or leave out --round",
     );
     let file = folder.join("friends/round-000008.parquet");
     let mut bytes = fs::read(&file).unwrap();
@@ -178,8 +183,8 @@ fn wrong_arguments_are_errors_with_a_remedy() {
     fs::remove_dir_all(folder.join("friends")).unwrap();
     check(
         &[run],
-        "DIR/run: no friends were recorded so far: with recipe = \"fl-fdms\", or substitute.kind = \"friend\" they come \
-         with checkpoints and at the end; go on with: ebbflow resume DIR/run",
+        "DIR/run: no similarity matrix is recorded yet; recipe = \"fl-fdms\", or substitute.kind = \"friend\" \
+         records it with checkpoints and at the end. Resume with: ebbflow resume DIR/run",
     );
     assert_eq!(run_code(&[run]), Some(2));
 }
@@ -209,13 +214,13 @@ fn a_run_that_was_interrupted_ends_with_the_friends_of_one_that_was_not() {
     for _ in 0..200 {
         lines.next().unwrap().unwrap();
     }
-    // Nobody reads on: the run stops after a round, with a checkpoint that was not due.
+    // The reader is gone: the run stops after a round, with a checkpoint that was not due.
     drop(lines);
     assert!(child.wait().unwrap().success());
     let stopped = rows(&out).len();
     assert!((200..600).contains(&stopped) && !out.join("summary.json").exists(), "{stopped} rounds");
     assert!(similarity_files(&out).len() < 4 && similarity_files(&out)[0] == expected[0]);
-    // What lies beyond the checkpoint is not believed.
+    // A file beyond the checkpoint is ignored.
     fs::write(out.join("friends/round-000599.parquet"), b"from another life").unwrap();
     succeed(&["resume", "--quiet", out.to_str().unwrap()]);
     assert_same(&whole, &out);
@@ -231,7 +236,7 @@ fn the_absences_cost_what_the_theorem_allows_and_friends_make_them_cheaper() {
         let mut errors = 0.0;
         for row in &rows {
             let (error2, bound2) = (number(row, "oracle_error2"), number(row, "oracle_bound_p2"));
-            // In a round that everybody answers only the aggregate's last bit is off.
+            // In a round with full participation only the aggregate's last bit is off.
             assert!(
                 error2 <= bound2 + 1e-12,
                 "{recipe}: {error2} exceeds {bound2} in round {}",
@@ -256,7 +261,7 @@ fn the_absences_cost_what_the_theorem_allows_and_friends_make_them_cheaper() {
 }
 
 #[test]
-fn the_record_holds_who_stood_in_for_whom() {
+fn the_record_holds_the_stand_ins() {
     let place = tempfile::tempdir().unwrap();
     let folder = record(place.path(), "run", CLUSTERED, &[]);
     let rows = rows(&folder);
@@ -279,7 +284,7 @@ fn the_record_holds_who_stood_in_for_whom() {
     assert_eq!((&summary["stand_ins"], &summary["oracle_hit_share"]), (&(13 * 6).into(), &1.0.into()));
     let shown = succeed(&["show", folder.to_str().unwrap()]);
     for words in [
-        "\n78 stand-ins, 5.6 in a round on average\n",
+        "\n78 stand-ins, 5.6 a round on average\n",
         "\noracle: 100.0 % of the client's true cluster, of 78\n",
         "\noracle: psi ",
     ] {

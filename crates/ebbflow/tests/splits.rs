@@ -1,4 +1,4 @@
-//! Splits as their user sees them: named in a file, noted on the way, kept in the record, refused with a remedy.
+//! Splits as their user sees them: configured, reported, recorded, and refused with a remedy.
 
 mod common;
 
@@ -10,7 +10,8 @@ const RUN: &str = "recipe = \"full\"\n[run]\nrounds = 2\n[model]\nkind = \"logis
                    epochs = 1\nbatch_size = 5\n[evaluate]\nper_class = true\noracle_per_client = true\n\
                    [data]\nkind = \"mnist\"\nclients = 10\n";
 
-/// Every kind, with settings that fit 600 images among 10 clients, and what is said of it beside left-overs.
+/// Every kind, with settings that fit 600 images among 10 clients, and the remark that it prints apart from
+/// left-overs.
 const KINDS: [(&str, &str, &str); 8] = [
     ("iid", "held_out = 0.2", ""),
     ("clustered", "", "60 samples that nobody holds are set aside for validation"),
@@ -22,7 +23,7 @@ const KINDS: [(&str, &str, &str); 8] = [
     ("classes", "per_client = 3", ""),
 ];
 
-/// A folder with something like MNIST: 600 images to train on and 50 to judge on, of all classes alike.
+/// A folder with something like MNIST: 600 training images and 50 test images, of all classes equally.
 fn images() -> tempfile::TempDir {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("mnist");
@@ -41,13 +42,13 @@ fn images() -> tempfile::TempDir {
     place
 }
 
-/// Runs words over the images: whether they succeeded, and what they said of it.
+/// Runs a command over the images: whether it succeeded, and its output.
 fn run_on_images(data: &Path, words: &[&str]) -> (bool, String) {
     let output = ebbflow().args(words).env("EBBFLOW_DATA", data).output().unwrap();
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
 }
 
-/// Runs a configuration in a folder of its own, and gives what was said on the way.
+/// Runs a configuration in a folder of its own; returns its messages.
 fn record(data: &Path, name: &str, text: &str, words: &[&str]) -> (std::path::PathBuf, String) {
     let config = write(data, &format!("{name}.toml"), text);
     let out = data.join(name);

@@ -1,4 +1,4 @@
-//! The worked trajectories of three quadratic clients, through the program, from the shipped files.
+//! Worked trajectories of three quadratic clients, through the program, from the shipped files.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn check(name: &str, expected: &[f64]) {
     rows(name, expected);
 }
 
-/// What the run of a shipped file says of its rounds; the models are as expected.
+/// The rows of the run of a shipped file, whose models must be as expected.
 fn rows(name: &str, expected: &[f64]) -> Vec<serde_json::Value> {
     let folder = tempfile::tempdir().unwrap();
     let file = shipped(&format!("experiments/by-hand/{name}.toml"));
@@ -64,8 +64,8 @@ fn memory() {
     check("mimic", &[8.67, 7.5927, 6.720087, 6.01327047]);
 }
 
-/// As the authors' program goes on when its table is full: no step in that round, and their rate begins after
-/// it.
+/// As in the authors' program when its table is full: no step in that round, and their learning rate begins
+/// after it.
 #[test]
 fn the_learning_rate_of_a_memory_that_waits_waits_too() {
     let rows = rows("mifa-wait", &[10.0, 10.0, 10.0, 8.67, 8.082283333, 7.702820475]);
@@ -82,8 +82,8 @@ fn reweighting_and_amplification() {
     check("amplified-fedavg", &[8.67, 5.53405, 4.7675805, 4.735585308]);
 }
 
-/// One client that answers in rounds 0, 3, 5, 6 and 11: its updates, .19 of the way, count 1, 1, 2, 2 and 1.75 times; or, with intervals cut off
-/// at two rounds, 1, 3/2, 4/3, 3/2 and 11/7 times.
+/// One client that responds in rounds 0, 3, 5, 6 and 11. Its updates, 0.19 of the way, count 1, 1, 2, 2 and
+/// 1.75 times. With intervals cut off at two rounds they count 1, 3/2, 4/3, 3/2 and 11/7 times.
 #[test]
 fn intervals_since_the_last_response() {
     let path = |weights: [f64; 5]| {
@@ -160,7 +160,7 @@ fn scaffold() {
 
 #[test]
 fn scaffolds_variates_end_where_they_should() {
-    // The shipped file, one more round with everybody there, and the local rule watched.
+    // The shipped file, with one more round of full participation, and the local rule watched.
     let text = std::fs::read_to_string(shipped("experiments/by-hand/scaffold.toml")).unwrap();
     let text = text.replace("[local]", "[local]\nkind = \"watched\"").replace("rounds = 4", "rounds = 5");
     let text = text.replace("[world]", "[world]\nafter_script = \"everyone\"");
@@ -177,14 +177,14 @@ fn scaffolds_variates_end_where_they_should() {
     assert_eq!(last.len(), 3);
 }
 
-/// Answers in part and in full, refused ones, and a round with none.
+/// Partial and whole updates, refused ones, and a round with none.
 const MIXED_RESPONSES: &str = r#"[
     [0, 1, 2], [1], [{ client = 0, steps = 1 }, 2], [0, 1, 2], [],
     [{ client = 0, sends = "nan" }, 1], [0, { client = 2, sends = "short" }],
     [0, { client = 1, steps = 2 }, 2], [{ client = 1, sends = "infinity" }],
 ]"#;
 
-/// Whoever answers, in part or in full, and whoever's answer is refused: what FOCUS moves by is the sum of what the clients remember.
+/// Whatever is partial, whole or refused, FOCUS moves by the sum of what the clients remember.
 #[test]
 fn focus_moves_by_the_sum_of_what_clients_remember() {
     let learning_rate = 0.02;
@@ -193,7 +193,7 @@ fn focus_moves_by_the_sum_of_what_clients_remember() {
         scripted(90, MIXED_RESPONSES, "repeat")
     );
     let (seen, models) = watched(&text, 90, WATCHED_FOCUS);
-    // In the round before each of these somebody was heard, so that the model moved.
+    // In the round before each of these an update was accepted, so that the model moved.
     for round in (0..90_u32).filter(|round| *round > 0 && [3, 7].contains(&(round % 9))) {
         let trained: Vec<_> = seen.iter().filter(|one| one.round == round).collect();
         assert_eq!(trained.len(), 3, "round {round}");
@@ -204,8 +204,7 @@ fn focus_moves_by_the_sum_of_what_clients_remember() {
     }
 }
 
-/// Whoever answers, in part or in full, and whoever's answer is refused: the server's variate is the mean of
-/// the clients' own.
+/// Whatever is partial, whole or refused, the server's variate is the mean of the clients' own.
 #[test]
 fn scaffolds_variate_is_the_mean_of_the_clients() {
     for option in ["I", "II"] {
@@ -221,7 +220,7 @@ fn scaffolds_variate_is_the_mean_of_the_clients() {
     }
 }
 
-/// What one client had before it trained.
+/// The state of one client before it trained.
 #[derive(Clone, Copy, Debug)]
 struct Variates {
     round: RoundNo,
@@ -229,7 +228,7 @@ struct Variates {
     own: f32,
 }
 
-/// Three clients, of whom a script says who answers how; everybody is asked.
+/// Three clients that are always selected, with a script of their responses.
 fn scripted(rounds: u32, script: &str, after: &str) -> String {
     format!(
         "[run]\nrounds = {rounds}\n\
@@ -239,7 +238,7 @@ fn scripted(rounds: u32, script: &str, after: &str) -> String {
     )
 }
 
-/// What the clients of a scripted world have whenever they train, in the order of rounds and clients.
+/// The variates of the clients of a scripted world whenever they train, ordered by round and client.
 fn variates(option: &str, rounds: u32, script: &str, after: &str) -> Vec<Variates> {
     let text = format!(
         "{}[server]\nkind = \"scaffold\"\n\
@@ -249,7 +248,7 @@ fn variates(option: &str, rounds: u32, script: &str, after: &str) -> Vec<Variate
     watched(&text, rounds, WATCHED).0
 }
 
-/// What clients have whenever they train, and the model of one number after each round.
+/// The variates of clients whenever they train, and the one-parameter model after each round.
 fn watched(text: &str, rounds: u32, entry: Entry<dyn LocalRule>) -> (Vec<Variates>, Vec<f64>) {
     let tree = Tree::parse(text, "watched.toml").unwrap();
     let registry = Registry::standard().with(entry);
@@ -280,13 +279,13 @@ const WATCHED_FOCUS: Entry<dyn LocalRule> = Entry {
 };
 
 thread_local! {
-    // One thread trains on the caller's own.
+    // With one thread, training runs on the caller's own thread.
     static SEEN: RefCell<Vec<Variates>> = const { RefCell::new(Vec::new()) };
 }
 
 struct Watched {
     rule: Box<dyn LocalRule>,
-    /// What travels and is remembered beside the model.
+    /// The side vector that is exchanged and remembered.
     side: &'static str,
 }
 
@@ -303,7 +302,8 @@ impl LocalRule for Watched {
     }
 }
 
-/// Who answered: 0, 1 and 2; then 0; then 0 and 1; then 2. Each should count for a third in each of the four rounds.
+/// Responses: 0, 1 and 2; then 0; then 0 and 1; then 2. Each client should count for a third in each of the
+/// four rounds.
 #[test]
 fn realised_aggregation_weights() {
     let counted = |name: &str| {
@@ -330,6 +330,6 @@ fn realised_aggregation_weights() {
             assert!((due - 4.0 * third).abs() < 1e-9, "{name}, client {client}: {due}");
         }
     }
-    // It goes by the answers themselves, whatever the aggregate.
+    // It counts the updates themselves, whatever the aggregate.
     assert!(counted("fedawe").is_null());
 }

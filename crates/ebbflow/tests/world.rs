@@ -1,4 +1,5 @@
-//! Worlds as their user sees them: listed, played without training, exported and played back, the same for all methods.
+//! Worlds as their user sees them: listed, played without training, exported and played back, the same for
+//! all methods.
 
 mod common;
 
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 const DATA: &str = "[data]\nkind = \"digits\"\nclients = 20\ntrain_samples = 400\ntest_samples = 20\n[data.split]\nkind = \"clustered\"\n";
 
-/// The folder of data sets, or a line that says what is left out without it. CI must have it.
+/// The folder of data sets, or a line that tells what is skipped without it. CI must have it.
 fn data_folder(what: &str) -> Option<OsString> {
     let data = std::env::var_os("EBBFLOW_DATA");
     if data.is_none() {
@@ -38,7 +39,7 @@ fn a_world_is_played_and_shown() {
     let out = place.path().join("out");
     let message = succeed(&["world", &config, "--rounds", "500", "--out", out.to_str().unwrap()]);
     assert!(message.starts_with("seed 1: 20 clients, 500 rounds\nup           "), "{message}");
-    for part in ["\nnobody       in ", "\neffective    ", "\nspells       up for ", "\nlag-1        0."] {
+    for part in ["\nnone up      in ", "\neffective    ", "\nspells       up for ", "\nlag-1        0."] {
         assert!(message.contains(part), "{part}: {message}");
     }
     let table = fs::read_to_string(out.join("clients.csv")).unwrap();
@@ -47,7 +48,7 @@ fn a_world_is_played_and_shown() {
         assert!(out.join(name).is_file(), "{name}");
     }
     let played = json(&["world", &config, "--rounds", "2000", "--json"]);
-    // Up and down for 5 rounds, and lag-1 is 1 - 0.2 - 0.2; 40,000 states.
+    // Up and down for 5 rounds each, so that lag-1 is 1 - 0.2 - 0.2; 40,000 states.
     let value = |key: &str| played[key].as_f64().unwrap();
     assert!((value("share_up") - 0.5).abs() < 0.02, "{}", value("share_up"));
     assert!((value("lag_1") - 0.6).abs() < 0.02, "{}", value("lag_1"));
@@ -139,7 +140,7 @@ fn what_is_not_taken_as_recorded_is_noted() {
     assert_eq!(message, expected);
 }
 
-/// Runs the program, which must succeed, and gives what it says beside its output.
+/// Runs the program, which must succeed; returns its standard error.
 fn stderr_of(words: &[&str]) -> String {
     let output = common::run(words);
     let message = String::from_utf8(output.stderr).unwrap();
@@ -147,8 +148,8 @@ fn stderr_of(words: &[&str]) -> String {
     message
 }
 
-/// Every availability, work and link, and what else `[world]` can hold, with settings for 20 clients in five clusters.
-/// `TRACE` and `MEMBERS` stand for files that a test writes.
+/// Every availability, work and link kind, and the other keys of `[world]`, with settings for 20 clients in
+/// five clusters. `TRACE` and `MEMBERS` stand for files that a test writes.
 const WORLDS: &[&str] = &[
     "[world.availability]\nkind = \"always\"",
     "[world.availability]\nkind = \"bernoulli\"\nprobability = 0.6",
@@ -190,7 +191,7 @@ const WORLDS: &[&str] = &[
      [world.link]\nkind = \"log-normal\"\nmbit_s = 0.5\nspread = 1.0\njitter = 0.5",
 ];
 
-/// Kinds that depend by definition on whom a method asks.
+/// Kinds that depend by definition on which clients a method selects.
 const DEPENDENT: &[&str] = &["min-separation"];
 
 fn holds(world: &str, table: &str, kind: &str) -> bool {
@@ -222,7 +223,7 @@ fn every_kind_of_world_is_compared() {
     }
 }
 
-/// What a row says of the world, and of the clients that were asked.
+/// The columns of a row about the world and about the selected clients.
 const ROW_KEYS: [&str; 13] = [
     "n_enrolled",
     "joined",
@@ -239,10 +240,10 @@ const ROW_KEYS: [&str; 13] = [
     "elapsed_s",
 ];
 
-/// Of these, what no selection may change.
+/// Of these, the columns that no selection may change.
 const ROLL_CALL_KEYS: [&str; 5] = ["n_enrolled", "joined", "left", "n_up", "up"];
 
-/// The rows of eight rounds of a recipe in a world; `rest` ends its `[local]` table, or is another.
+/// The rows of eight rounds of a recipe in a world; `rest` ends its `[local]` table, or is another table.
 fn rows(place: &Path, world: &str, recipe: &str, rest: &str) -> Vec<Value> {
     let text = format!(
         "recipe = \"{recipe}\"\n[run]\nrounds = 8\n{DATA}[model]\nkind = \"logistic\"\n[local]\nlearning_rate = 0.01\n\
@@ -275,7 +276,7 @@ fn list(row: &Value, key: &str) -> Vec<u64> {
     row[key].as_array().unwrap().iter().map(|one| one.as_u64().unwrap()).collect()
 }
 
-/// Of each answer, by client and the round it was asked in: the round it came in, and its steps if it was partial.
+/// The round and, if partial, the steps of each response, by client and round of its selection.
 fn responses(rows: &[Value]) -> BTreeMap<(u64, u64), (u64, Option<u64>)> {
     let mut responses = BTreeMap::new();
     for row in rows {
@@ -289,7 +290,8 @@ fn responses(rows: &[Value]) -> BTreeMap<(u64, u64), (u64, Option<u64>)> {
     responses
 }
 
-/// Whether what a world is about happens in it: answers late, partial or missing, clients down, coming or going.
+/// Whether the world's feature occurs: late, partial or missing updates, clients that are down, arrive or
+/// leave.
 fn is_eventful(everyone: &[Value], patient: &[Value], world: &str) -> bool {
     let any = |rows: &[Value], key: &str| rows.iter().skip(1).any(|row| !list(row, key).is_empty());
     if world.contains("late = ") || world.contains("\"late\"") || world.contains("\"next-up\"") {
@@ -304,10 +306,10 @@ fn is_eventful(everyone: &[Value], patient: &[Value], world: &str) -> bool {
     calm || any(everyone, "absent") || moves("n_enrolled")
 }
 
-/// Fails unless clients that both asked in a round answered both in the same way.
+/// Fails unless clients that both runs selected in a round responded in the same way.
 fn assert_same_responses(one: &[Value], other: &[Value], world: &str) {
     let (found, expected) = (responses(one), responses(other));
-    // Whoever is busy in one run and free in the other answers in one of them.
+    // A client that is busy in one run and free in the other responds in one of them only.
     let busy = ["after_deadline = \"late\"", "late = "].iter().any(|key| world.contains(key));
     let mut n_equal = 0;
     for (one, other) in one.iter().zip(other) {
@@ -352,14 +354,15 @@ fn two_recipes_see_the_same_world() {
         let world = &world.replace("TRACE", &trace).replace("MEMBERS", &members);
         let cohort = "[select]\nkind = \"uniform\"\ncohort = 5";
         let held = "kind = \"fedprox\"\nproximal_mu = 1.0";
-        // Those that ask the same clients see all that comes back alike, though their models differ.
+        // Runs that select the same clients receive the same responses, though their models differ.
         let [everyone, patient] = ["dropout", "full"].map(|recipe| {
             let (one, other) = (rows(place, world, recipe, ""), rows(place, world, recipe, held));
             assert_agree(&one, &other, &ROW_KEYS, world);
             assert!(differ(&one, &other, "loss"), "{recipe}: the models are the same in\n{world}");
             one
         });
-        // Whoever selects otherwise sees the same clients come, go and be up, and do the same when asked.
+        // Another selection sees the same clients arrive, leave and be up, and respond in the same way when
+        // selected.
         let some = rows(place, world, "fedavg", cohort);
         assert!(is_eventful(&everyone, &patient, world), "all goes well in\n{world}");
         assert!(differ(&everyone, &some, "asked"), "the selections are the same in\n{world}");
@@ -373,7 +376,7 @@ fn two_recipes_see_the_same_world() {
     }
 }
 
-/// What a world is called, and its example as a configuration.
+/// The name of each world, and its example as a configuration.
 fn listed() -> Vec<(&'static str, String)> {
     fn kind(table: &str, name: &'static str, example: &str) -> (&'static str, String) {
         (name, format!("[world.{table}]\nkind = \"{name}\"\n{example}"))
@@ -426,7 +429,7 @@ fn recorded_members_come_and_go_and_come_back() {
     let config = write(place.path(), "a.toml", &format!("{DATA}[world]\nmembers = \"{members}\""));
     let played = json(&["world", &config, "--rounds", "8", "--json"]);
     assert_eq!(played["up_by_round"], serde_json::json!([1, 1, 2, 2, 1, 1, 2, 2]));
-    // Most clients never join: they are drawn as such, and in a trace they are never up.
+    // Most clients never join: the plot marks them, and in a trace they are never up.
     let (out, trace) = (place.path().join("out"), place.path().join("trace.csv"));
     let (out, trace) = (out.to_str().unwrap(), trace.to_str().unwrap());
     succeed(&["world", &config, "--rounds", "8", "--out", out, "--export", trace]);
@@ -475,7 +478,7 @@ fn accuracy_is_plotted_against_rounds_hours_and_bytes() {
         assert!(fs::read_to_string(file).unwrap().contains(&format!("\n{axis}\n")), "{axis}");
     }
     let error = fail(&["show", out, "--plot", "a.gif"]);
-    assert!(error.contains("--plot a.gif: the ending says the format; give .svg or .png"), "{error}");
+    assert!(error.contains("--plot a.gif: the extension selects the format; give .svg or .png"), "{error}");
 }
 
 #[test]
@@ -496,9 +499,10 @@ fn an_exported_world_has_the_same_members() {
         let message = succeed(&["world", &config, "--rounds", "8", "--out", &out, "--export", &trace]);
         let members = trace.replace("trace.csv", "trace-members.csv");
         assert!(message.contains(&format!("\nmembers  {members}\n")), "{message}");
-        // What is said to play it back does.
-        let (_, lines) =
-            message.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{message}"));
+        // The printed settings play it back.
+        let (_, lines) = message
+            .split_once("\nto play it back, write in [world]:\n")
+            .unwrap_or_else(|| panic!("{message}"));
         assert_eq!(lines.lines().count(), 2, "{message}");
         let again = format!("[world]\n{lines}");
         assert_agree(
@@ -513,19 +517,19 @@ fn an_exported_world_has_the_same_members() {
         assert_eq!(played, replayed, "{world}");
         fs::remove_file(members).unwrap();
     }
-    // Where everybody is in from the start, there is nothing to say of members.
+    // If everyone is enrolled from the start, there is no table of members.
     let config = write(place, "b.toml", &format!("{DATA}{up}"));
     let (out, file) = (place.join("out").display().to_string(), trace.display().to_string());
     let message = succeed(&["world", &config, "--rounds", "8", "--out", &out, "--export", &file]);
     let (_, lines) =
-        message.split_once("\nplayed back by, in [world]:\n").unwrap_or_else(|| panic!("{message}"));
+        message.split_once("\nto play it back, write in [world]:\n").unwrap_or_else(|| panic!("{message}"));
     assert_eq!(lines.lines().count(), 1, "{message}");
     assert!(!place.join("a/trace-members.csv").exists());
-    // Nobody is no table.
+    // An empty fleet cannot be exported.
     let config = write(place, "b.toml", &format!("{DATA}[world.churn]\nfrom_start = 0.0\narrivals = 0.0"));
     let error = fail(&["world", &config, "--rounds", "8", "--json", "--export", &file]);
     assert!(
-        error.contains("nobody is ever in, so there is nothing to play back; play more rounds"),
+        error.contains("no client is ever enrolled, so there is nothing to play back; play more rounds"),
         "{error}"
     );
 }
@@ -542,7 +546,8 @@ fn a_grid_has_no_plot_of_its_own() {
     let plot = place.path().join("a.svg").display().to_string();
     let check = |words: &[&str], expected: &str| {
         let error = fail(&[&["show", &out], words].concat());
-        let remedy = format!("{out} is a grid, and only runs are drawn; name one of the runs in {out}/cells");
+        let remedy =
+            format!("{out} is a grid, and only single runs are plotted; name one of the runs in {out}/cells");
         assert!(error.contains(&format!("{expected}: {remedy}")), "{error}");
         assert!(!Path::new(&plot).exists());
     };
@@ -575,7 +580,7 @@ fn schedules_end_with_the_run() {
                         never happens; give an earlier round, or a larger run.rounds";
         assert!(error.contains(expected), "{error}");
     }
-    // Fewer rounds of the same are no mistake, and what was begun can be repeated.
+    // Fewer rounds of the same are no mistake, and an unfinished run can be repeated.
     succeed(&["world", &config, "--rounds", "3", "--json"]);
     succeed(&["world", &never, "--rounds", "9", "--json"]);
     succeed(&["run", &config, "--quiet", "--set", "run.rounds=3", "--out", &folder("run")]);
@@ -612,7 +617,7 @@ fn metrics_cover_all_clients_and_all_rounds() {
     let played = json(&["world", &config, "--rounds", "10", "--json"]);
     assert_eq!(played["clients"].as_array().unwrap().len(), 20);
     assert_eq!(played["clients"][19]["enrolled"], 0);
-    // One is up in ten rounds, one in one: 11 x 11 / (100 + 1).
+    // One client is up in ten rounds, one in one: 11 x 11 / (100 + 1).
     let effective = played["effective_clients"].as_f64().unwrap();
     assert!((effective - 121.0 / 101.0).abs() < 1e-9, "{effective}");
     let out = place.path().join("out");

@@ -1,4 +1,4 @@
-//! Wrong input is answered with the place, the key, the value and the remedy, and nothing is lost.
+//! Wrong input gives an error with the place, the key, the value and the remedy, and nothing is lost.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::{SMALL, assert_same, contents, ebbflow, fail, succeed, write};
 
-/// Runs a configuration that must be refused with exactly these words, before anything is written.
+/// Runs a configuration that must be refused with exactly this message, before anything is written.
 #[track_caller]
 fn refused(text: &str, changes: &[&str], expected: &str) {
     let place = tempfile::tempdir().unwrap();
@@ -29,7 +29,7 @@ fn unknown_recipe() {
     );
 }
 
-/// What is said of a table counts for the kind that is named for it, in whatever order the two are typed.
+/// The settings of a table belong to its kind, in whatever order the two are typed.
 #[test]
 fn a_kind_may_be_named_after_its_settings() {
     let text = format!("{SMALL}[select]\nkind = \"uniform\"\ncohort = 3\n");
@@ -46,7 +46,8 @@ fn misspelt_key() {
         SMALL,
         &["local.epoch=3"],
         "--set local.epoch=3: unknown key; did you mean \"epochs\"? keys of kind \"sgd\": learning_rate, schedule, \
-         step_every, step_factor, slowness, steps, epochs, batch_size, momentum, nesterov, optimiser, beta1, beta2, epsilon, \
+         step_every, step_factor, slowness, steps, epochs, batch_size, momentum, nesterov, optimiser, beta1, beta2, \
+         epsilon, \
          weight_decay, max_grad_norm",
     );
     refused(
@@ -93,8 +94,8 @@ fn cohort_larger_than_the_fleet() {
 fn an_oracle_of_unknown_probabilities() {
     let check = |settings: &[&str], key: &str| {
         let outage = "world.outages=[{ from = 1, until = 3, clients = [0] }]";
-        let message = "nobody can know the chances of clients in this world; give it [world.availability] kind = \
-                       \"bernoulli\" or [world.work] kind = \"failure\" and no outages, or take another";
+        let message = "true probabilities are unknown in this world; use [world.availability] kind = \"bernoulli\" \
+                       or [world.work] kind = \"failure\" without outages, or another method";
         refused(SMALL, &[settings, &[outage]].concat(), &format!("{key}: {message}"));
     };
     check(
@@ -108,7 +109,7 @@ fn an_oracle_of_unknown_probabilities() {
 }
 
 #[test]
-fn methods_that_would_count_somebody_twice() {
+fn methods_that_would_count_a_client_twice() {
     refused(
         SMALL,
         &["recipe=fedau", "substitute.kind=friend"],
@@ -249,14 +250,13 @@ fn values_of_the_wrong_kind() {
     refused(
         "recipe = \"fast\"\n[run]\nrounds = 2\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [1.0]]\n[local]\nlearning_rate = 0.1\nsteps = 1\n",
         &["select.cohort=1"],
-        "recipe \"fast\": select.kind = \"fast\": it follows the clients' training accuracy, and this data has no labels, so no round \
-         would ever be a snapshot; give probability = Q or every = N",
+        "recipe \"fast\": select.kind = \"fast\": snapshots by training accuracy need labels, and this data has \
+         none, so no round would be a snapshot; give probability = Q or every = N",
     );
     refused(
         SMALL,
         &["clip={}"],
-        "--set clip={}: clip: no bound is given; write norm = LENGTH, or times = N for N times the \
-         usual length",
+        "--set clip={}: clip: no bound is given; set norm = LENGTH, or times = N for N times the usual length",
     );
     refused(
         SMALL,
@@ -267,15 +267,15 @@ fn values_of_the_wrong_kind() {
             "local.steps=1",
             "server.kind=scaffold",
         ],
-        "--set clip.norm=1: clients send more than weights (running statistics, or what they remember), which would stay \
-         without a bound; write times = N, or side_vectors = LENGTH too",
+        "--set clip.norm=1: clients also send side vectors (running statistics or control variates), which would \
+         have no bound; set times = N, or side_vectors = LENGTH as well",
     );
     refused(SMALL, &["clip.norm=0"], "--set clip.norm=0: 0 is out of range; give a number above 0");
     refused(
         SMALL,
         &["select.cohort=3"],
-        "--set select.cohort=3: unknown key; keys of kind \"everyone\": wait; leave it out with recipe \"dropout\", or, in a grid, \
-         give it to those that take one: [[grid.method]] select = { cohort = N }",
+        "--set select.cohort=3: unknown key; keys of kind \"everyone\": wait; leave it out with recipe \"dropout\", \
+         or, in a grid, set it for the methods that take one: [[grid.method]] select = { cohort = N }",
     );
     refused(
         SMALL,
@@ -290,7 +290,7 @@ fn a_target_that_can_never_be_reached() {
     refused(
         text,
         &["stop.accuracy=0.5"],
-        "--set stop.accuracy=0.5: this data has no labels, so no accuracy is ever reached",
+        "--set stop.accuracy=0.5: this data has no labels, so there is no accuracy to reach; leave out stop.accuracy",
     );
     refused(
         text,
@@ -449,7 +449,7 @@ fn a_record_of_a_newer_version_is_not_guessed_at() {
     }
 }
 
-/// A limit on the size of files stands in for a disk that is full: writing fails in the middle of the run.
+/// A limit on file size stands in for a full disk: writing fails in the middle of the run.
 #[cfg(unix)]
 #[test]
 fn a_full_disk_loses_nothing() {
@@ -471,7 +471,7 @@ fn a_full_disk_loses_nothing() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success());
     assert!(error.contains("writing ") && error.contains("rounds.jsonl: File too large"), "{error}");
-    assert!(error.contains("all up to its last checkpoint is safe"), "{error}");
+    assert!(error.contains("everything up to its last checkpoint is safe"), "{error}");
     assert!(error.contains(&format!("ebbflow resume {}", cut.display())), "{error}");
     let shown = succeed(&["show", cut.to_str().unwrap()]);
     assert!(shown.contains("unfinished: "), "{shown}");
@@ -480,7 +480,7 @@ fn a_full_disk_loses_nothing() {
 }
 
 #[test]
-fn a_client_that_returns_nonsense_counts_as_silent() {
+fn a_client_that_returns_nonsense_counts_as_absent() {
     let place = tempfile::tempdir().unwrap();
     let base = "recipe = \"dropout\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[0.0, 1.0], [3.0, 2.0]]\n\
                 start = [10.0, 10.0]\n[local]\nlearning_rate = 0.1\nsteps = 2\n[world]\n";
@@ -505,7 +505,7 @@ fn a_client_that_returns_nonsense_counts_as_silent() {
 }
 
 #[test]
-fn a_client_that_diverges_is_named_and_counts_as_silent() {
+fn a_client_that_diverges_is_named_and_counts_as_absent() {
     let place = tempfile::tempdir().unwrap();
     let base = "recipe = \"dropout\"\n[run]\nrounds = 3\n[data]\nkind = \"quadratic\"\ncentres = [[0.0], [3.0], [9.0]]\n\
                 start = [10.0]\n[local]\nlearning_rate = 0.1\nsteps = 20\n[world]\nscript = ";
@@ -521,7 +521,7 @@ fn a_client_that_diverges_is_named_and_counts_as_silent() {
         (rows, text, out)
     };
     let (silent, ..) = run("silent", "[[0], [0, 2], [0, 2]]", "1.0");
-    // Twenty steps on so steep a slope lead beyond what 32 bits hold.
+    // Twenty steps on so steep a gradient overflow 32 bits.
     let (rows, text, out) = run("steep", "[[0, 1], [0, 1, 2], [0, 2]]", "1e9");
     for round in 0..3 {
         assert_eq!(rows[round]["model"], silent[round]["model"], "round {round}");
@@ -531,10 +531,10 @@ fn a_client_that_diverges_is_named_and_counts_as_silent() {
         assert_eq!(row["refused_why"], serde_json::json!(["diverged"]));
     }
     let advice =
-        "2 answers, the first of client 1 in round 0: lower local.learning_rate, or set local.max_grad_norm";
+        "2 updates, the first of client 1 in round 0: lower local.learning_rate, or set local.max_grad_norm";
     assert!(text.contains(&format!("diverged      {advice}")), "{text}");
     let shown = succeed(&["show", out.to_str().unwrap()]);
-    assert!(shown.contains("refused answers: 2 diverged (the first of client 1 in round 0)"), "{shown}");
+    assert!(shown.contains("refused updates: 2 diverged (the first of client 1 in round 0)"), "{shown}");
 }
 
 #[test]
@@ -570,7 +570,7 @@ fn a_second_process_on_a_run_is_refused() {
     let out = place.path().join("run");
     let out_text = out.to_str().unwrap();
     succeed(&["run", &config, "--quiet", "--out", out_text]);
-    // An unfinished run whose lock somebody holds.
+    // An unfinished run whose lock another process holds.
     std::fs::remove_file(out.join("summary.json")).unwrap();
     let lock = std::fs::File::open(out.join("lock")).unwrap();
     lock.lock().unwrap();
@@ -643,7 +643,7 @@ fn commands_name_the_command_that_was_meant() {
     assert!(error.contains("not a run folder"), "{error}");
 }
 
-/// A secret that everybody can read is none.
+/// A secret that everyone can read is none.
 #[test]
 fn a_client_sends_its_secret_in_plain_text_only_with_a_flag() {
     let place = tempfile::tempdir().unwrap();
@@ -662,20 +662,23 @@ fn revoking_nothing_and_nowhere() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().display().to_string();
     let error = fail(&["revoke", &folder, "--tokens"]);
-    assert_eq!(error.trim_end(), format!("error: {folder}: not the folder of a server's run"));
+    assert_eq!(
+        error.trim_end(),
+        format!("error: {folder}: not the folder of a server's run; give the --out folder of ebbflow serve")
+    );
     assert!(fail(&["revoke", &folder]).contains("<CLIENTS>"));
     let error = fail(&["token", &folder]);
     assert_eq!(
         error.trim_end(),
         format!(
-            "error: {folder}: not the folder of a server's run; start the server first, and give the folder that ebbflow serve says"
+            "error: {folder}: not the folder of a server's run; start the server first, and give the folder that ebbflow serve prints"
         )
     );
     assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0, "no key is made that no server has");
 }
 
 #[test]
-fn revoking_a_number_that_nobody_had_is_done_and_reported() {
+fn revoking_a_number_that_no_client_had_is_done_and_reported() {
     let place = tempfile::tempdir().unwrap();
     let run = common::record(place.path(), "run", SMALL, &[]);
     std::fs::write(run.join("server.key"), [7; 32]).unwrap();
@@ -683,7 +686,7 @@ fn revoking_a_number_that_nobody_had_is_done_and_reported() {
     let output = common::run(&["revoke", &run, "3", "999"]);
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{message}");
-    assert!(message.contains("client 999: no round of the record has anybody of this number"), "{message}");
+    assert!(message.contains("client 999: no recorded round has a client of this number"), "{message}");
     assert!(!message.contains("client 3:"), "{message}");
     assert_eq!(std::fs::read_to_string(place.path().join("run/revoked.txt")).unwrap(), "3\n999\n");
 }
@@ -699,11 +702,11 @@ fn metrics_beyond_this_machine_take_a_token_that_is_hard_to_guess() {
         fail(&["serve", &file, "--out", &out])
     };
     let message = refused("");
-    assert!(message.contains("everybody who reaches this address could read them"), "{message}");
+    assert!(message.contains("anyone who reaches this address could read the metrics"), "{message}");
     write(place.path(), "scrapes", "short\n");
     let message = refused("metrics_token = \"scrapes\"");
     assert!(
-        message.contains("a token of 5 characters can be guessed (serve.metrics_token); give at least 16"),
+        message.contains("a token of 5 characters can be guessed (serve.metrics_token); use at least 16"),
         "{message}"
     );
     let message = refused("metrics_token = \"nowhere\"");
@@ -711,12 +714,12 @@ fn metrics_beyond_this_machine_take_a_token_that_is_hard_to_guess() {
 }
 
 #[test]
-fn the_run_of_a_server_goes_on_with_the_command_that_began_it() {
+fn the_run_of_a_server_resumes_with_the_command_that_began_it() {
     let place = tempfile::tempdir().unwrap();
     write(place.path(), "server.redb", "");
     let message = fail(&["resume", place.path().to_str().unwrap()]);
     assert!(
-        message.contains("goes on with the command that began it: ebbflow serve FILE --out"),
+        message.contains("resume it with the command that began it: ebbflow serve FILE --out"),
         "{message}"
     );
 }
@@ -769,10 +772,10 @@ fn settings_without_effect_are_reported_when_a_run_starts() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stderr).unwrap()
     };
-    let never = "server.every = 3: the run ends before its first period, after 2 rounds";
+    let never = "server.every = 3: the run ends after 2 rounds, before its first period";
     assert!(message_of(&["server.kind=amplified", "server.every=3"]).contains(never));
     assert!(!message_of(&["server.kind=amplified", "server.every=2"]).contains("server.every"));
-    let late = "substitute.kind = \"late\": in this world no answer is ever late";
+    let late = "substitute.kind = \"late\": no update is ever late in this world";
     assert!(message_of(&["recipe=fedbuff"]).contains(late));
     assert!(!message_of(&["recipe=fedbuff", "world.after_deadline=late"]).contains(late));
 }
@@ -796,7 +799,7 @@ fn a_grid_is_refused_before_its_first_run_where_a_column_or_a_cohort_is_wrong() 
     );
     let error = refused("select.cohort=3");
     assert!(
-        error.contains("leave it out with recipe \"dropout\", or, in a grid, give it to those"),
+        error.contains("leave it out with recipe \"dropout\", or, in a grid, set it for the methods"),
         "{error}"
     );
 }

@@ -1,4 +1,4 @@
-//! Ebbflow with a selector of our own: `ebbflow list`, `run`, `compare` and all the rest know it.
+//! Ebbflow with a selector of our own, available in `ebbflow list`, `run`, `compare` and all other commands.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Asks the clients that have answered least often.
+//! Selects the clients that have sent the fewest updates.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 pub const ENTRY: Entry<dyn Selector> = Entry {
     name: "rarest-first",
-    about: "the clients that are up and have answered least often",
+    about: "the clients that are up and have sent the fewest updates",
     example: "cohort = 10",
     build: |settings| Ok(Box::new(settings.parse::<RarestFirst>()?)),
 };
@@ -18,19 +18,19 @@ pub const ENTRY: Entry<dyn Selector> = Entry {
 struct RarestFirst {
     cohort: NonZeroUsize,
     #[serde(skip)]
-    answers: BTreeMap<ClientId, u32>,
+    n_updates: BTreeMap<ClientId, u32>,
 }
 
 impl Selector for RarestFirst {
     fn select(&mut self, round: &Round<'_>, _probes: &Probes) -> Cohort {
         let mut up = round.up();
-        up.sort_by_key(|client| self.answers.get(client).copied().unwrap_or(0));
+        up.sort_by_key(|client| self.n_updates.get(client).copied().unwrap_or(0));
         Cohort::by_deadline(up.into_iter().take(self.cohort.get()))
     }
 
     fn observe(&mut self, _round: &Round<'_>, report: &Report<'_>) {
-        for answer in &report.responses.fresh {
-            *self.answers.entry(answer.client).or_default() += 1;
+        for update in &report.responses.fresh {
+            *self.n_updates.entry(update.client).or_default() += 1;
         }
     }
 }
@@ -38,14 +38,14 @@ impl Selector for RarestFirst {
 impl State for RarestFirst {
     fn save(&self, to: &mut Saver) {
         let (clients, counts): (Vec<_>, Vec<_>) =
-            self.answers.iter().map(|(client, count)| (client.number(), *count)).unzip();
+            self.n_updates.iter().map(|(client, count)| (client.number(), *count)).unzip();
         to.u32s("clients", &clients);
         to.u32s("counts", &counts);
     }
 
     fn load(&mut self, from: &mut Loader<'_>) -> Result<(), StateError> {
         let clients = from.u32s("clients")?.into_iter().map(|client| ClientId::new(client as usize));
-        self.answers = clients.zip(from.u32s("counts")?).collect();
+        self.n_updates = clients.zip(from.u32s("counts")?).collect();
         Ok(())
     }
 }

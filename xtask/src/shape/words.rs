@@ -146,6 +146,21 @@ const EXCEPTIONS: &[Exception] = &[
         reason: "a label of saved state",
     },
     Exception {
+        below: "crates/ebb-cli/src/args.rs",
+        words: &["swarm"],
+        reason: "the command's old name and the default folder",
+    },
+    Exception {
+        below: "crates/ebb-cli/src/commands/chaos/",
+        words: &["swarm"],
+        reason: "labels of random streams, so that the same seed gives the same faults as before",
+    },
+    Exception {
+        below: "crates/ebbflow/examples/own_client/",
+        words: &["slope"],
+        reason: "the slope of a straight line",
+    },
+    Exception {
         below: "experiments/papers/",
         words: &["figure"],
         reason: "what papers published, by their figures",

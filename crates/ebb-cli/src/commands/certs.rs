@@ -1,7 +1,8 @@
-//! `ebbflow certs`: a private certificate authority, a server's certificate and those of clients, and new ones before they expire.
+//! `ebbflow certs`: a private certificate authority, certificates of the server and its clients, and their
+//! renewal.
 //!
-//! The authority's key lies apart from the server's files: whoever has it can make certificates that the
-//! whole fleet trusts. The clock is read here alone; what is below is told the time.
+//! The authority's key is kept apart from the server's files: its holder can make certificates that the whole
+//! fleet trusts. Only this file's entry reads the clock; the functions below take the time as an argument.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,17 +18,17 @@ use x509_parser::pem::Pem;
 
 use crate::CliError;
 use crate::args::{Certs, CertsCommand, Renew};
-use crate::output::{print_line, print_note};
+use crate::output::{print_line, print_message};
 
-/// How long certificates last, in days: an authority, and what it signs.
+/// How long an authority and its certificates last, in days.
 const AUTHORITY_DAYS: u64 = 3650;
 const SIGNED_DAYS: u64 = 365;
 const DAY_S: u64 = 86_400;
 
-/// Clocks of others may be behind by so much.
+/// How far the clocks of other machines may be behind, in seconds.
 const CLOCK_SKEW_S: u64 = 3600;
 
-/// The names of the authority's files.
+/// The name of the authority's files, without extension.
 const CA: &str = "ca";
 const SERVER: &str = "server";
 
@@ -36,10 +37,10 @@ pub(crate) fn run(args: &Certs) -> Result<(), CliError> {
     match &args.command {
         Some(CertsCommand::Renew(renew)) => {
             for line in renew_certificates(renew, now_s)? {
-                print_note(&line);
+                print_message(&line);
             }
-            print_note(
-                "keys are as they were; a running server reads its certificate by itself, each client needs a copy of its own",
+            print_message(
+                "the keys are unchanged. A running server reloads its certificate; copy each client's certificate to that client",
             );
             Ok(())
         }
@@ -52,7 +53,7 @@ pub(crate) fn run(args: &Certs) -> Result<(), CliError> {
     }
 }
 
-/// Makes an authority, and what it signs.
+/// Makes an authority, and the certificates of the server and its clients.
 fn make_certificates(
     folder: &Path,
     authority: &Path,
@@ -63,8 +64,7 @@ fn make_certificates(
     for there in [folder, authority] {
         if there.join("ca.pem").exists() {
             return Err(CliError::Usage(format!(
-                "{}: certificates are there already; make new ones of the same authority by: ebbflow certs renew {}, or give another \
-                 folder",
+                "{}: the folder already has certificates; renew them with: ebbflow certs renew {}, or give another folder",
                 there.display(),
                 folder.display()
             )));
@@ -75,11 +75,11 @@ fn make_certificates(
     restrict_to_owner(authority)?;
     let key = KeyPair::generate().map_err(certificate_error)?;
     let mut params = CertificateParams::default();
-    // Two authorities of one name would be taken for one another.
+    // A random suffix: two authorities with the same name would be mistaken for one another.
     let unique_suffix: [u8; 4] = random_bytes();
     let name = format!("Ebbflow authority {}", ebb_net::tokens::hex(&unique_suffix));
     params.distinguished_name.push(DnType::CommonName, name);
-    // It signs certificates, and no other authority.
+    // It signs end certificates, but no other authority.
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     set_validity(&mut params, now_s, now_s + AUTHORITY_DAYS * DAY_S);
@@ -97,8 +97,8 @@ fn make_certificates(
     (0..n_clients).try_for_each(|number| make_signed(&client_file_stem(number), &[client_file_stem(number)]))
 }
 
-/// Makes new certificates of an authority that is there, with the keys that the present ones have: clients
-/// are bound to theirs. Says what was made.
+/// Renews the certificates of an existing authority. They keep their keys, because clients are bound to
+/// theirs. Returns one line a certificate.
 fn renew_certificates(args: &Renew, now_s: u64) -> Result<Vec<String>, CliError> {
     let folder = &args.folder;
     let authority = Authority::open(&authority_folder(folder, args.ca.as_deref()), now_s)?;
@@ -124,25 +124,25 @@ fn client_file_stem(number: u32) -> String {
     format!("client-{number}")
 }
 
-/// The certificates in a folder that an authority signed, without their endings.
+/// The certificates in a folder that the authority signed, without their extension.
 fn signed_names(folder: &Path) -> Result<Vec<String>, CliError> {
     let entries = std::fs::read_dir(folder).map_err(|error| CliError::file("reading", folder, error))?;
     let mut names: Vec<_> = entries
         .filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.strip_suffix(".pem")?.to_owned()))
         .filter(|name| name == SERVER || name.starts_with("client-"))
         .collect();
-    // The server's first: a client's key that cannot be read must not keep the server from a new certificate.
+    // The server's comes first, so that an unreadable client key does not keep the server from its new one.
     names.sort_by_key(|name| (name != SERVER, name.clone()));
     if names.is_empty() {
         return Err(CliError::Usage(format!(
-            "{}: no server.pem or client-N.pem is there to be renewed; give the folder that ebbflow certs made",
+            "{}: no server.pem or client-N.pem to renew; give the folder that ebbflow certs made",
             folder.display()
         )));
     }
     Ok(names)
 }
 
-/// What signs certificates.
+/// The authority that signs certificates.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// In seconds since 1970.
@@ -150,13 +150,13 @@ struct Authority {
 }
 
 impl Authority {
-    /// Reads an authority, which must not have expired.
+    /// Reads an authority and checks that it has not expired.
     fn open(folder: &Path, now_s: u64) -> Result<Authority, CliError> {
         let (file, key_file) = (folder.join("ca.pem"), folder.join("ca.key"));
         let read = |file: &Path| {
             std::fs::read_to_string(file).map_err(|error| match error.kind() {
                 std::io::ErrorKind::NotFound => CliError::Usage(format!(
-                    "{}: not there; give the folder of the authority, with its key, by --ca DIR",
+                    "{}: no such file; give the folder of the authority, with its key, by --ca DIR",
                     file.display()
                 )),
                 _ => CliError::file("reading", file, error),
@@ -165,15 +165,18 @@ impl Authority {
         let (text, key) = (read(&file)?, read(&key_file)?);
         let unusable = |file: &Path, why: &str| CliError::Usage(format!("{}: {why}", file.display()));
         let key = KeyPair::from_pem(&key)
-            .map_err(|_| unusable(&key_file, "no private key; give that of the authority"))?;
+            .map_err(|_| unusable(&key_file, "not a private key; restore the authority's key"))?;
         let existing = ExistingCertificate::read(&file)?;
         if existing.key.subject_public_key_info() != key.subject_public_key_info() {
-            return Err(unusable(&key_file, "not the key of ca.pem beside it; put back the one that is"));
+            return Err(unusable(
+                &key_file,
+                "not the key of ca.pem in this folder; restore the authority's key",
+            ));
         }
         if existing.expires_s <= now_s {
             return Err(CliError::Usage(format!(
-                "{}: the authority has expired, and what it signs is trusted by nobody; make another by ebbflow certs in another folder, \
-                 and give its ca.pem to every client",
+                "{}: the authority has expired, so no client trusts what it signs; make a new one with ebbflow \
+                 certs in another folder, and give its ca.pem to every client",
                 file.display()
             )));
         }
@@ -181,7 +184,7 @@ impl Authority {
         Ok(Authority { issuer, expires_s: existing.expires_s })
     }
 
-    /// Until when what it signs now lasts: no longer than itself.
+    /// The expiry of certificates signed now, in seconds since 1970; never later than the authority's own.
     fn expiry_s(&self, now_s: u64) -> u64 {
         (now_s + SIGNED_DAYS * DAY_S).min(self.expires_s)
     }
@@ -216,7 +219,7 @@ impl Authority {
     }
 }
 
-/// What is taken over from a certificate that is there.
+/// The contents of an existing certificate that its renewal keeps.
 struct ExistingCertificate {
     key: SubjectPublicKeyInfo,
     names: Vec<String>,
@@ -228,9 +231,11 @@ impl ExistingCertificate {
         let bytes = std::fs::read(file).map_err(|error| CliError::file("reading", file, error))?;
         let unusable = |why: &str| CliError::Usage(format!("{}: {why}", file.display()));
         let pem = Pem::iter_from_buffer(&bytes).next().and_then(Result::ok);
-        let pem = pem.ok_or_else(|| unusable("no certificate as PEM; put back the one that was there"))?;
+        let pem = pem.ok_or_else(|| {
+            unusable("not a certificate in PEM format; restore the certificate from a copy")
+        })?;
         let certificate = pem.parse_x509().map_err(|error| {
-            unusable(&format!("not a certificate ({error}); put back the one that was there"))
+            unusable(&format!("not a valid certificate ({error}); restore it from a copy"))
         })?;
         let key = SubjectPublicKeyInfo::from_der(certificate.public_key().raw).map_err(|error| {
             unusable(&format!("its key cannot be used ({error}); make another certificate"))
@@ -254,13 +259,13 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
     extension.value.general_names.iter().filter_map(name).collect()
 }
 
-/// When a certificate is good, and a number that no other of its authority has.
+/// Sets the period of validity, and a serial number that the authority uses once.
 fn set_validity(params: &mut CertificateParams, now_s: u64, until_s: u64) {
     let at = |unix_s| date_time_ymd(1970, 1, 1) + Duration::from_secs(unix_s);
     params.not_before = at(now_s.saturating_sub(CLOCK_SKEW_S));
     params.not_after = at(until_s);
     let mut number: [u8; 16] = random_bytes();
-    // Positive, and of full length.
+    // Positive and of full length, as certificates require.
     number[0] = number[0] & 0x7f | 0x40;
     params.serial_number = Some(SerialNumber::from_slice(&number));
 }
@@ -269,8 +274,8 @@ fn certificate_error(error: rcgen::Error) -> CliError {
     CliError::Usage(format!("making certificates: {error}"))
 }
 
-/// Where the authority lies, unless it is said otherwise: beside the folder, so that whoever copies that has
-/// no authority.
+/// The folder of the authority; by default next to the server's folder, so that a copy of that does not
+/// contain the authority.
 fn authority_folder(folder: &Path, ca: Option<&Path>) -> PathBuf {
     if let Some(ca) = ca {
         return ca.to_owned();
@@ -285,7 +290,7 @@ fn create(folder: &Path) -> Result<(), CliError> {
     std::fs::create_dir_all(folder).map_err(|error| CliError::file("creating", folder, error))
 }
 
-/// Only its owner may look into it.
+/// Makes a folder accessible to its owner only.
 fn restrict_to_owner(folder: &Path) -> Result<(), CliError> {
     #[cfg(unix)]
     {
@@ -297,7 +302,7 @@ fn restrict_to_owner(folder: &Path) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Puts a certificate in the place of the one before, whole: a server reads it when it changes.
+/// Replaces a certificate at once, because a server reads it as soon as it changes.
 fn write_certificate(folder: &Path, name: &str, certificate: &str) -> Result<(), CliError> {
     let (file, new) = (folder.join(format!("{name}.pem")), folder.join(format!("{name}.new")));
     std::fs::write(&new, certificate)
@@ -312,11 +317,11 @@ fn write_key(folder: &Path, name: &str, key: &KeyPair) -> Result<(), CliError> {
 }
 
 fn print_next_steps(folder: &Path, authority: &Path, n_clients: u32) -> Result<(), CliError> {
-    print_note(&format!(
-        "the authority's key is {}: only ebbflow certs renew needs it, so keep it where nobody else comes",
+    print_message(&format!(
+        "the authority's key is {}; only ebbflow certs renew needs it, so keep it where nobody else has access",
         authority.join("ca.key").display()
     ));
-    // Paths in a configuration are relative to its own folder, which need not be this one.
+    // Paths in a configuration are relative to its own folder, so these are absolute.
     let whole = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let folder = whole.display();
     print_line(&format!(
@@ -327,8 +332,8 @@ fn print_next_steps(folder: &Path, authority: &Path, n_clients: u32) -> Result<(
     }
     let client_flags = if n_clients > 0 { " --cert client-N.pem --key client-N.key" } else { "" };
     print_line(&format!(
-        "\n# clients, each with a copy of these files and no other: ebbflow join https://... --ca ca.pem{client_flags}\n\
-         # they last a year, the authority ten: ebbflow certs renew {folder}"
+        "\n# each client needs a copy of these files and no others: ebbflow join https://... --ca ca.pem{client_flags}\n\
+         # certificates last one year, the authority ten; renew with: ebbflow certs renew {folder}"
     ))
 }
 
@@ -336,7 +341,7 @@ fn print_next_steps(folder: &Path, authority: &Path, n_clients: u32) -> Result<(
 mod tests {
     use super::*;
 
-    /// 2026-11-19.
+    /// 2026-11-19, in seconds since 1970.
     const NOW_S: u64 = 1_795_046_400;
 
     fn made(folder: &Path) -> (PathBuf, PathBuf) {
@@ -352,8 +357,8 @@ mod tests {
         renew_certificates(&args, now_s).map_err(|error| error.to_string())
     }
 
-    /// From when until when a certificate lasts, in days from now and seconds, and what it says of
-    /// authorities.
+    /// The validity of a certificate: its start in seconds from now, its end in days from now, and its basic
+    /// constraints.
     fn validity_of(file: &Path) -> (i64, i64, Option<(bool, Option<u32>)>) {
         let bytes = std::fs::read(file).unwrap();
         let pem = Pem::iter_from_buffer(&bytes).next().unwrap().unwrap();
@@ -406,7 +411,7 @@ mod tests {
         let files = ["server.pem", "client-0.pem", "client-1.pem"].map(|name| certs.join(name));
         let read = || files.clone().map(|file| ExistingCertificate::read(&file).unwrap());
         let (before, texts) = (read(), files.clone().map(|file| std::fs::read(file).unwrap()));
-        // A client's key may be on its device alone.
+        // A client's key may exist only on its device.
         std::fs::remove_file(certs.join("client-1.key")).unwrap();
         let later_s = NOW_S + 300 * DAY_S;
         assert_eq!(renew(&certs, 0, later_s).unwrap().len(), 3);
@@ -416,7 +421,7 @@ mod tests {
             assert_eq!(after.expires_s, later_s + SIGNED_DAYS * DAY_S);
             assert_ne!(std::fs::read(file).unwrap(), text);
         }
-        // Those that are missing are made.
+        // Missing certificates are made.
         let made = renew(&certs, 3, later_s).unwrap();
         assert!(made.last().unwrap().starts_with("client-2.pem: new, until 2028-09-14"), "{made:?}");
         assert!(certs.join("client-2.key").exists());

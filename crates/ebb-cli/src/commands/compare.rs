@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::args::{Compare, RunOptions};
 use crate::assemble::read_settings;
 use crate::grid::{FinishedCell, Grid, tables};
-use crate::output::{bold, print_line, print_note, this_command};
+use crate::output::{bold, print_line, print_message, this_command};
 use crate::progress::interrupt_flag;
 use crate::{CliError, PROGRAM};
 
@@ -23,10 +23,10 @@ pub(crate) fn run(registry: &Registry, args: &Compare) -> Result<(), CliError> {
     if args.options.json {
         return Ok(());
     }
-    print_line(&format!("\nfigures  {}\nrecords  {}", grid.csv.display(), folder.join("cells").display()))
+    print_line(&format!("\nresults  {}\nrecords  {}", grid.csv.display(), folder.join("cells").display()))
 }
 
-/// Runs what is left of a grid and prints its table.
+/// Runs the remaining cells of a grid and prints its table.
 pub(crate) fn run_grid(
     registry: &Registry,
     grid: &Grid,
@@ -43,24 +43,32 @@ pub(crate) fn run_grid(
     }
     let others: Vec<_> = finished.iter().filter(|row| row.program != PROGRAM).collect();
     if let Some(first) = others.first() {
-        print_note(&format!("{} of the rows were made by {}, not by {PROGRAM}", others.len(), first.program));
+        print_message(&format!(
+            "{} of the rows were computed by {}, not by {PROGRAM}",
+            others.len(),
+            first.program
+        ));
     }
     if left > 0 && !how.json {
-        print_line(&format!("{left} of {} runs are left; go on with: {}", grid.cells.len(), this_command()))?;
+        print_line(&format!(
+            "{left} of {} runs are left; resume with: {}",
+            grid.cells.len(),
+            this_command()
+        ))?;
     }
     Ok(())
 }
 
-/// Runs what is left of a grid: what is finished then, and whether it was told to stop.
+/// Runs the remaining cells of a grid; returns the finished ones, and whether the user stopped it.
 pub(crate) fn run_cells(
     registry: &Registry,
     grid: &Grid,
     how: &RunOptions,
     at_most: usize,
 ) -> Result<(Vec<FinishedCell>, bool), CliError> {
-    let notes = grid.check(registry)?;
+    let remarks = grid.check(registry)?;
     if !how.quiet && !how.json {
-        notes.iter().for_each(|line| print_note(line));
+        remarks.iter().for_each(|line| print_message(line));
     }
     let before = grid.finished()?;
     let known = before.iter().flatten().count();
@@ -68,7 +76,7 @@ pub(crate) fn run_cells(
     let bar = (!how.quiet && !how.json && todo > 0 && std::io::stderr().is_terminal()).then(|| bar(todo));
     let lines = !how.quiet && !how.json && bar.is_none();
     if lines && known > 0 {
-        print_note(&format!("{known} of {} runs were finished before", grid.cells.len()));
+        print_message(&format!("{known} of {} runs were already finished", grid.cells.len()));
     }
     if how.json {
         before.iter().flatten().try_for_each(|finished| print_line(&as_json(finished).to_string()))?;
@@ -79,10 +87,10 @@ pub(crate) fn run_cells(
             bar.set_message(label(finished));
             bar.set_position(done as u64);
         } else if how.json {
-            // A reader that went away does not stop a study.
+            // A reader that closes the output does not stop a study.
             let _ = print_line(&as_json(finished).to_string());
         } else if lines {
-            print_note(&format!("run {done}/{all}  {}", label(finished)));
+            print_message(&format!("run {done}/{all}  {}", label(finished)));
         }
     };
     let results = grid.run(registry, how.threads(), at_most, &stop, &each)?;
@@ -92,14 +100,14 @@ pub(crate) fn run_cells(
     Ok((results.into_iter().flatten().collect(), stop.load(std::sync::atomic::Ordering::Relaxed)))
 }
 
-/// A finished run as an object of JSON.
+/// A finished run as a JSON object.
 pub(crate) fn as_json(finished: &FinishedCell) -> serde_json::Value {
     serde_json::json!({
         "method": finished.method, "values": finished.values, "seed": finished.seed, "figures": finished.metrics,
     })
 }
 
-/// One table for every combination of the settings that vary.
+/// Prints one table for every combination of the varying settings.
 pub(crate) fn print_tables(finished: &[FinishedCell], varied: &[String]) -> Result<(), CliError> {
     for (at, (title, table)) in tables(finished, varied).iter().enumerate() {
         if at > 0 {
@@ -125,7 +133,7 @@ fn label(finished: &FinishedCell) -> String {
     words.join("  ")
 }
 
-/// A bar that counts runs.
+/// A progress bar that counts runs.
 pub(crate) fn bar(todo: usize) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(todo as u64), ProgressDrawTarget::stderr_with_hz(10));
     let template = "run {pos}/{len} {bar:30} {msg}  {eta} left";

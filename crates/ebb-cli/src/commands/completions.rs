@@ -1,4 +1,4 @@
-//! `ebbflow completions`: what a shell needs to complete commands.
+//! `ebbflow completions`: prints a shell's completion script.
 
 use clap::CommandFactory;
 

@@ -1,4 +1,4 @@
-//! `ebbflow demo`: the main job on built-in data.
+//! `ebbflow demo`: compares methods under dropout on built-in data.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::commands::report;
 use crate::grid::Grid;
 use crate::output::{print_line, shell_command};
 
-/// The grid that the demo runs; it is also an example of one.
+/// The grid of the demo, which is also an example of one.
 const GRID: &str = include_str!("../../../../experiments/demo.toml");
 
 pub(crate) fn run(registry: &Registry, args: &Demo) -> Result<(), CliError> {
@@ -36,7 +36,7 @@ pub(crate) fn run(registry: &Registry, args: &Demo) -> Result<(), CliError> {
         report::write(std::slice::from_ref(&folder), &folder.join("report"), "The demo", None, Theme::Light)?;
     let one = shell_command(["ebbflow", "show", &grid.folder_of(&grid.cells[0]).display().to_string()]);
     print_line(&format!(
-        "\nfigures  {}\nrecords  {}\nreport   {}\nlook at one with: {one}",
+        "\nresults  {}\nrecords  {}\nreport   {}\nlook at one with: {one}",
         grid.csv.display(),
         folder.join("cells").display(),
         report.display(),

@@ -14,7 +14,7 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
     let found: Vec<_> = all.iter().filter(|named| named.name == args.name).collect();
     if found.is_empty() {
         return Err(CliError::Usage(format!(
-            "there is no \"{}\"; {}",
+            "nothing is named \"{}\"; {}",
             args.name,
             suggest_other_names(registry, &all, &args.name)
         )));
@@ -37,7 +37,7 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
                 let chosen = Tree::from_recipe(named.name, &named.example);
                 let others = ROLES.iter().filter(|(role, _)| !chosen.has(role));
                 let others: Vec<_> = others.map(|(role, kind)| format!("{role} {kind}")).collect();
-                print_line(&format!("roles it does not name: {}", others.join(", ")))?;
+                print_line(&format!("roles with their defaults: {}", others.join(", ")))?;
                 for method in &all {
                     let Some(table) = method.table else { continue };
                     let settings: Vec<_> = method.example.lines().skip(2).collect();
@@ -54,7 +54,7 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
                 }
                 print_line(&format!("answers: {} In a configuration:", as_sentence(named.question)))?;
                 print_line(&indent(&named.example, 4))?;
-                print_line(&format!("any key can be changed with --set {table}.KEY=VALUE"))?;
+                print_line(&format!("change any key with --set {table}.KEY=VALUE"))?;
                 let usual = ROLES.iter().find(|(role, _)| *role == table).map(|(_, kind)| *kind);
                 let takes = |recipe: &&Recipe| {
                     let chosen = Tree::from_recipe(recipe.name, recipe.settings);
@@ -71,20 +71,20 @@ pub(crate) fn run(registry: &Registry, args: &Describe) -> Result<(), CliError> 
     Ok(())
 }
 
-/// What is known of a recipe or a method beyond its settings.
+/// Prints the method card: what is known of a recipe or a method beyond its settings.
 fn print_method_card(texts: [&str; 5]) -> Result<(), CliError> {
-    let words = ["published:", "it assumes:", "kept per client:", "a round costs:", "the authors took:"];
+    let words = ["published:", "it assumes:", "kept per client:", "a round costs:", "the authors used:"];
     for (what, text) in words.into_iter().zip(texts) {
-        let text = if text.is_empty() { "not known here" } else { text };
+        let text = if text.is_empty() { "not recorded here" } else { text };
         print_line(&format!("{what:18}{text}"))?;
     }
     print_line("")
 }
 
-/// Where to look for a name that is none: a list, what mentions it, or what is spelt almost so.
+/// Suggestions for an unknown name: a list, entries that mention it, or names of similar spelling.
 fn suggest_other_names(registry: &Registry, all: &[ListEntry], name: &str) -> String {
     if let Some(named) = all.iter().find(|named| named.list == name) {
-        return format!("it is a list. See: ebbflow list {}", named.list);
+        return format!("this is the name of a list. See: ebbflow list {}", named.list);
     }
     let is_word = |text: &str| {
         text.split(|letter: char| !letter.is_alphanumeric() && !"-._".contains(letter))
@@ -98,7 +98,7 @@ fn suggest_other_names(registry: &Registry, all: &[ListEntry], name: &str) -> St
     if !mentioned.is_empty() && !name.is_empty() {
         mentioned.truncate(6);
         return format!(
-            "it is a word in the settings of others. See: ebbflow describe {}",
+            "settings of other entries mention it. See: ebbflow describe {}",
             mentioned.join(", ")
         );
     }

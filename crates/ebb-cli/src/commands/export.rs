@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Export) -> Result<(), CliError> {
     print_line(&format!("written: {}", args.to.display()))
 }
 
-/// The endings that tell a format.
+/// The file extensions, each with its format.
 const EXTENSIONS: [(&str, Format); 6] = [
     ("csv", Format::Csv),
     ("parquet", Format::Parquet),
@@ -39,17 +39,17 @@ fn format_by_extension(to: &Path) -> Result<Format, CliError> {
     let ending = to.extension().map(|ending| ending.to_string_lossy().into_owned());
     let known = EXTENSIONS.iter().find(|(name, _)| ending.as_deref() == Some(name));
     known.map(|(_, format)| *format).ok_or_else(|| {
-        let what = ending.map_or("has no ending".to_owned(), |ending| format!("ends in .{ending}"));
+        let what = ending.map_or("has no extension".to_owned(), |ending| format!("has the extension .{ending}"));
         let names = EXTENSIONS.map(|(name, _)| format!(".{name}")).join(", ");
         let formats = format_names(Format::value_variants());
         let to = to.display();
         CliError::Usage(format!(
-            "--to {to}: {what}, which tells no format; give one of {names}, or say it with --as: {formats}"
+            "--to {to}: {what}, which selects no format; use one of {names}, or give the format with --as: {formats}"
         ))
     })
 }
 
-/// Formats as they are typed.
+/// The names of formats on the command line.
 fn format_names(formats: &[Format]) -> String {
     let names = formats.iter().filter_map(ValueEnum::to_possible_value);
     names.map(|name| name.get_name().to_owned()).collect::<Vec<_>>().join(", ")
@@ -94,7 +94,7 @@ fn export_grid(args: &Export, format: Format, csv: &Path) -> Result<(), CliError
             let this = format_names(&[format]);
             let others = [Format::Csv, Format::Tensorboard, Format::Markdown, Format::Latex];
             Err(CliError::Usage(format!(
-                "{grid} is a grid, and {this} is of single runs; name one of those in {}, or give --as: {}",
+                "{grid} is a grid, but {this} exports single runs; name a run in {}, or give another format with --as: {}",
                 cells.display(),
                 format_names(&others)
             )))
@@ -102,7 +102,7 @@ fn export_grid(args: &Export, format: Format, csv: &Path) -> Result<(), CliError
     }
 }
 
-/// The tables of a grid, if there is anything in them.
+/// The tables of a grid, if it has finished runs.
 fn grid_tables(args: &Export, csv: &Path) -> Result<Vec<TitledTable>, CliError> {
     let rows = read_csv(csv, &[])?;
     if rows.is_empty() {
@@ -114,11 +114,11 @@ fn grid_tables(args: &Export, csv: &Path) -> Result<Vec<TitledTable>, CliError> 
 fn no_finished_run(args: &Export, csv: &Path) -> CliError {
     let (grid, csv) = (args.run.display(), csv.display());
     CliError::Usage(format!(
-        "{grid}: a grid of which no run is finished yet, going by {csv}; go on with ebbflow compare"
+        "{grid}: no run of this grid is finished according to {csv}; resume the grid with ebbflow compare"
     ))
 }
 
-/// What the run came to, and its rounds as `ebbflow show` has them.
+/// The summary of a run, and its rounds as `ebbflow show` prints them.
 fn tables_of_run(run: &RunFolder) -> Result<Vec<TitledTable>, CliError> {
     let rows = run.rows()?;
     let summary = match run.summary()? {
@@ -126,7 +126,7 @@ fn tables_of_run(run: &RunFolder) -> Result<Vec<TitledTable>, CliError> {
         None => Summary::of(rows.iter().cloned().map(Ok::<_, CliError>), "unfinished", None)?,
     };
     let header = run.header();
-    let mut table = TextTable::new(2, ["figure", "value"]);
+    let mut table = TextTable::new(2, ["metric", "value"]);
     table.row(["recipe", header.recipe.as_deref().unwrap_or("no recipe")]);
     table.row(["seed".to_owned(), header.seed.to_string()]);
     table.row(["parameters".to_owned(), header.n_params.to_string()]);
@@ -142,7 +142,7 @@ fn parsed_settings(run: &RunFolder) -> Result<toml::Table, CliError> {
     run.settings().parse().map_err(|error: toml::de::Error| {
         let file: PathBuf = run.folder().join("settings.toml");
         let message = error.message();
-        CliError::Usage(format!("{}: not valid TOML: {message}; mend it", file.display()))
+        CliError::Usage(format!("{}: not valid TOML: {message}; correct the file", file.display()))
     })
 }
 

@@ -1,4 +1,5 @@
-//! `ebbflow join`: a client that trains a built-in model on data of its own, or on a slice of a split.
+//! `ebbflow join`: a client that trains a built-in model or its own worker, on its own data or on a slice of
+//! a split.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::args::Join;
 use crate::assemble::missing_features;
 use crate::client_settings;
 use crate::error::EXIT_PERMANENT;
-use crate::output::{log_to_stderr, print_note};
+use crate::output::{log_to_stderr, print_message};
 use crate::permissions::restrict_umask;
 use crate::progress::on_interrupt;
 
@@ -46,7 +47,7 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
     let (registry, set, exec) = (registry.clone(), args.set.clone(), args.exec.clone());
     let (slice, place) = (args.slice, args.data_folder.data.clone());
     let timeout = args.worker_timeout.unwrap_or(DEFAULT_TIMEOUT);
-    // Whether what is wrong with making the trainer stays wrong.
+    // Whether retrying cannot cure the trainer's error.
     let is_permanent = Arc::new(AtomicBool::new(false));
     let permanent = Arc::clone(&is_permanent);
     let make = Box::new(move |invitation: &RunDescription| {
@@ -69,16 +70,16 @@ pub(crate) fn run(registry: &Registry, args: &Join) -> Result<(), CliError> {
         .build()
         .map_err(|error| CliError::file("using", &args.home, error))?;
     let left = runtime.block_on(client::join(joining, make, until));
-    // A trainer that is still at work is not waited for.
+    // A trainer that is still busy is not waited for.
     runtime.shutdown_background();
     match left.map_err(|error| join_error(&error, is_permanent.load(Ordering::Relaxed)))? {
-        JoinOutcome::RunOver(why) => print_note(&format!("done: {why}")),
-        JoinOutcome::Stopped => print_note("stopped; the same command comes back"),
+        JoinOutcome::RunOver(why) => print_message(&format!("done: {why}")),
+        JoinOutcome::Stopped => print_message("stopped; the same command joins the run again"),
     }
     Ok(())
 }
 
-/// Why a client ends by itself, and whether whoever starts it again need not.
+/// Why a client ends by itself, and whether a restart could help.
 fn join_error(error: &JoinError, is_permanent: bool) -> CliError {
     let message = error.to_string();
     match error {
@@ -90,15 +91,15 @@ fn join_error(error: &JoinError, is_permanent: bool) -> CliError {
     }
 }
 
-/// What the server says, as settings.
+/// The server's settings, filtered.
 fn settings_from_server(invitation: &RunDescription) -> Result<Tree, CliError> {
-    // Whom a server asks is no client's concern, but roles are built together.
+    // Client selection is the server's concern, but roles are built together, so any selector will do.
     let mut tree = Tree::from_recipe("join", "[select]\nkind = \"everyone\"");
     tree.overlay(client_settings::accepted_settings(&invitation.settings)?);
     Ok(tree)
 }
 
-/// What trains by the server's local rule with a worker that has model and data.
+/// A trainer that follows the server's local rule with the user's worker, which has the model and the data.
 fn worker_trainer(
     registry: &Registry,
     invitation: &RunDescription,
@@ -118,7 +119,8 @@ fn worker_trainer(
     Ok(Box::new(TaskTrainer::new(Arc::new(task), Arc::clone(&roles.local), slice, invitation.seed)))
 }
 
-/// What is wrong with a file or a folder may be otherwise once a disk is mounted; what is wrong with settings is not.
+/// A file or folder may become readable once a disk is mounted, so that error is temporary. An error in
+/// settings is not.
 fn data_error(tree: &Tree, error: SettingsError) -> CliError {
     let files = ["data.file", "data.test_file"].contains(&error.key.as_str());
     let folder = error.key == "data.kind"
@@ -128,26 +130,26 @@ fn data_error(tree: &Tree, error: SettingsError) -> CliError {
     if files || folder { CliError::Unavailable(error.to_string()) } else { error.into() }
 }
 
-/// Whether what a server cannot name was named here.
+/// Checks that the client named what a server cannot name.
 fn check_local_data(tree: &Tree, set: &[String]) -> Result<(), CliError> {
     let message = match tree.text("data.kind") {
         Some("external") if !tree.has("data.trainer") => {
-            "a program of your own trains what this server asks for, and no server can name it; give it: --exec COMMAND"
+            "this run needs a worker program, which a server cannot name; give yours with --exec COMMAND"
         }
         Some("table" | "npz") if !tree.has("data.file") => {
-            "the server names no file in this client's data folder; give yours: --set data.file=/path/to/file"
+            "the server names no file in this client's data folder; give yours with --set data.file=/path/to/file"
         }
-        // Columns scaled and numbered by these rows alone would mean something else than the server's.
+        // Columns scaled and numbered by these rows alone would differ from the server's.
         Some("table") if !tree.has("data.encoding") && set.iter().any(|set| set.starts_with("data.file")) => {
-            "the server does not say how rows become numbers (data.encoding), so that rows of one's own would mean something else; \
-             it takes a server of this version"
+            "the server sends no data.encoding, so your own rows would be encoded differently from the server's; \
+             use a server of this version"
         }
         _ => return Ok(()),
     };
     Err(CliError::Usage(message.to_owned()))
 }
 
-/// What trains as the server's settings say, on the data that is here.
+/// A trainer that follows the server's settings with the data of this machine.
 fn builtin_trainer(
     registry: &Registry,
     invitation: &RunDescription,
@@ -165,19 +167,19 @@ fn builtin_trainer(
     let (ours, theirs) = (task.layout(), &invitation.layout);
     if ours != theirs {
         return Err(CliError::Usage(format!(
-            "the model on this data has {} numbers, the server's {}{}; the data must have the same inputs and classes",
+            "the model built from this data has {} parameters, the server's has {}{}; the data must have the same features and classes",
             ours.len(),
             theirs.len(),
             if ours.len() == theirs.len() { " in other tensors" } else { "" }
         )));
     }
-    // Data that is not split is the client's own, whatever its number.
+    // Data that is not split is all the client's own, whatever its number.
     let own = if task.n_clients() == 1 { ClientId::new(0) } else { invitation.client };
     let slice = slice.map_or(own, |slice| ClientId::new(slice as usize));
     if slice.idx() >= task.n_clients() {
         return Err(CliError::Usage(format!(
-            "this client has number {}, and would train on the samples of client {}, but the data is split among {}; give --slice N with N from 0 to {}, \
-             or data of its own with --set data... and --set data.clients=1",
+            "client {} would train on the samples of client {}, but the data is split among {}. Give --slice N with \
+             N from 0 to {}, or your own data with --set data.file=FILE and --set data.clients=1",
             invitation.client.number(),
             slice.number(),
             task.n_clients(),
@@ -194,7 +196,7 @@ mod tests {
 
     use super::*;
 
-    /// Why a client does not train what it is invited to.
+    /// The error of a client that cannot train on these settings.
     fn refused(settings: &str, set: &[&str]) -> String {
         let invitation = RunDescription {
             client: ClientId::new(0),

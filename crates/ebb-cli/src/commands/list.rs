@@ -9,15 +9,15 @@ use crate::CliError;
 use crate::args::List;
 use crate::output::{bold, print_line};
 
-/// One thing that can be named.
+/// One entry: something that a configuration can name.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ListEntry {
-    /// The list it stands in.
+    /// The list that the entry belongs to.
     pub(crate) list: &'static str,
-    /// The question it answers.
+    /// The question that the entry answers.
     #[serde(skip)]
     pub(crate) question: &'static str,
-    /// The table it is named in, if it is not a recipe.
+    /// The table that names it, unless it is a recipe.
     #[serde(skip)]
     pub(crate) table: Option<&'static str>,
     pub(crate) name: &'static str,
@@ -34,7 +34,7 @@ pub(crate) fn run(registry: &Registry, args: &List) -> Result<(), CliError> {
             let hint = nearest(what, lists.iter().copied())
                 .map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
             return Err(CliError::Usage(format!(
-                "there is no list \"{what}\"; {hint}lists: {}",
+                "no list is named \"{what}\"; {hint}lists: {}",
                 lists.join(", ")
             )));
         }
@@ -52,7 +52,7 @@ pub(crate) fn run(registry: &Registry, args: &List) -> Result<(), CliError> {
             print_line(&format!("{gap}{}  {}", bold(list), named.question))?;
         }
         print_line(&format!("  {:width$}  {}", named.name, named.about))?;
-        // The list of everything stays short.
+        // Only the list of worlds itself shows their settings, so that the full list stays short.
         if named.list == "worlds" && args.what.is_some() {
             print_line(&indent(&named.example, 6))?;
         }
@@ -60,13 +60,13 @@ pub(crate) fn run(registry: &Registry, args: &List) -> Result<(), CliError> {
     print_line("\nMore about one: ebbflow describe NAME")
 }
 
-/// Text that begins so many blanks from the left.
+/// Indents text by `by` blanks.
 pub(crate) fn indent(text: &str, by: usize) -> String {
     text.lines().map(|line| format!("{:by$}{line}", "")).collect::<Vec<_>>().join("\n")
 }
 
-/// What worlds answer.
-const WORLDS_QUESTION: &str = "who is up when, and what comes back";
+/// The question that worlds answer.
+const WORLDS_QUESTION: &str = "which clients are up in which round, and what do they return?";
 
 /// Every kind of layer, with its settings and their defaults.
 const LAYERS: &str = "layers = [
@@ -80,11 +80,11 @@ const LAYERS: &str = "layers = [
 ]
 # of sequences: { kind = \"embedding\", width = 8 }, { kind = \"lstm\", units = 256, layers = 1 }, { kind = \"last-step\" }";
 
-/// The table that bounds answers.
+/// The table that bounds updates.
 const CLIP: &str = "[clip]
-# norm = 1.0                # the longest that the trained weights of an update may be
-# side_vectors = 1.0              # the same for running statistics, and for each vector that travels beside the model
-# times = 3.0               # so many times the usual length, once ten are known; of a length and this the shorter counts";
+# norm = 1.0                # norm bound of an update's parameters
+# side_vectors = 1.0        # the same for running statistics, and for each side vector
+# times = 3.0               # a multiple of the usual norm, once ten are known; the smaller bound counts";
 
 /// Everything that a configuration can name, list by list.
 pub(crate) fn all_entries(registry: &Registry) -> Vec<ListEntry> {
@@ -102,35 +102,42 @@ pub(crate) fn all_entries(registry: &Registry) -> Vec<ListEntry> {
         .collect();
     all.extend(registry.methods().into_iter().map(|method| {
         let question = match method.role {
-            "objective" => "whose loss do we minimise?",
-            "select" => "whom do we ask, and how long do we wait?",
+            "objective" => "whose loss is minimised?",
+            "select" => "which clients are selected, and how long does the round wait?",
             "local" => "what does a client do with the job?",
-            "substitute" => "who stands in for the silent?",
+            "substitute" => "what stands in for clients that returned nothing?",
             "aggregate" => "with what weight does each count?",
             _ => "how does the model move?",
         };
         list_entry(method.role, method.role, question, method.name, method.about, method.example)
     }));
     all.extend(arrivals::ALL.iter().map(|entry| {
-        let question = "how do the updates of a client count that just arrived?";
+        let question = "how much do the updates of a newly arrived client count?";
         list_entry("arrivals", "objective.arrivals", question, entry.name, entry.about, entry.example)
     }));
     all.extend(departures::ALL.iter().map(|entry| {
-        let question = "does the objective go on without a client that left?";
+        let question = "does a client that left still count in the objective?";
         list_entry("departures", "objective.departures", question, entry.name, entry.about, entry.example)
     }));
     let data = crate::tasks::all().into_iter();
     all.extend(data.map(|entry| {
-        list_entry("data", "data", "what the clients hold", entry.name, entry.about, entry.example)
+        list_entry("data", "data", "the clients' data", entry.name, entry.about, entry.example)
     }));
     all.extend(ebb_train::split::ALL.iter().map(|entry| {
-        list_entry("splits", "data.split", "who holds which samples", entry.name, entry.about, entry.example)
+        list_entry(
+            "splits",
+            "data.split",
+            "how samples are split among clients",
+            entry.name,
+            entry.about,
+            entry.example,
+        )
     }));
     all.extend(ebb_train::split::sizes::ALL.iter().map(|entry| {
         list_entry(
             "sizes",
             "data.sizes",
-            "how many samples a client holds",
+            "how many samples each client has",
             entry.name,
             entry.about,
             entry.example,
@@ -140,16 +147,16 @@ pub(crate) fn all_entries(registry: &Registry) -> Vec<ListEntry> {
         list_entry(
             "models",
             "model",
-            "what the clients train",
+            "the model that clients train",
             name,
             about,
-            "# outputs = 62             # more than the classes",
+            "# outputs = 62             # at least the number of classes",
         )
     }));
     all.push(list_entry(
         "models",
         "model",
-        "what the clients train",
+        "the model that clients train",
         "layers",
         "a network of your own, layer by layer; a dense layer with one unit per class ends it",
         LAYERS,
@@ -174,10 +181,10 @@ pub(crate) fn all_entries(registry: &Registry) -> Vec<ListEntry> {
     }));
     all.push(ListEntry {
         list: "clip",
-        question: "how long may an answer be?",
+        question: "how long may an update be?",
         table: Some("clip"),
         name: "clip",
-        about: "answers that are longer are made as short, or refused where a client remembers what it sent; goes with every recipe",
+        about: "longer updates are shortened to the bound, or refused if clients remember what they sent; combines with every recipe",
         example: CLIP.to_owned(),
     });
     all

@@ -1,4 +1,4 @@
-//! `ebbflow recompute`: a server's run once more, from the updates that its journal kept.
+//! `ebbflow recompute`: recomputes a server's run from the updates in its journal, and compares the models.
 
 use ebb_methods::Registry;
 use ebb_net::JournalReplay;
@@ -23,7 +23,7 @@ pub(crate) fn run(registry: &Registry, args: &Recompute) -> Result<(), CliError>
     if !tree.has("serve.keep_updates")
         || tree.table("serve", ebb_settings::BuildContext::default()).flag("keep_updates") != Some(true)
     {
-        return Err(wrong("its updates were not kept; that takes serve.keep_updates = true".to_owned()));
+        return Err(wrong("the server kept no updates; serve with serve.keep_updates = true".to_owned()));
     }
     let threads = std::num::NonZeroUsize::MIN;
     let (mut run, table) = Assembled::for_network(registry, tree, &base, threads, Protection::AsWritten)?;
@@ -44,7 +44,10 @@ pub(crate) fn run(registry: &Registry, args: &Recompute) -> Result<(), CliError>
         let (again, _) = play_round(&mut run)?;
         let line = |row| serde_json::to_string(row).expect("lists, texts and numbers always make JSON");
         if line(&again) != line(&row) {
-            return Err(wrong(format!("round {} is recorded otherwise than its updates make it", row.round)));
+            return Err(wrong(format!(
+                "round {} differs from the record when recomputed from its updates",
+                row.round
+            )));
         }
         n_rounds += 1;
         n_updates += (row.n_whole() + row.partial_steps.len() + row.late.len()) as u64;
@@ -52,10 +55,10 @@ pub(crate) fn run(registry: &Registry, args: &Recompute) -> Result<(), CliError>
     let model = ebb_record::read_model(&folder.join("model.safetensors"), run.layout())?;
     let bits = |model: &[f32]| model.iter().map(|parameter| parameter.to_bits()).collect::<Vec<_>>();
     if bits(&model) != bits(&run.engine.model().model) {
-        return Err(wrong("the final model is not the one that its updates make".to_owned()));
+        return Err(wrong("the final model differs from the one recomputed from the updates".to_owned()));
     }
     let (rounds, updates) = (count(n_rounds, "round"), count(n_updates, "answer"));
     print_line(&format!(
-        "{rounds} recomputed from {updates}: every row and the final model are the same, to the bit"
+        "{rounds} recomputed from {updates}: every row and the final model are equal to the bit"
     ))
 }

@@ -1,4 +1,4 @@
-//! `ebbflow replay`: the participation of a run, played against another recipe in simulation.
+//! `ebbflow replay`: replays the participation of a run with another recipe, in simulation.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::CliError;
 use crate::args::Replay;
 use crate::assemble::{Assembled, override_seed, read_settings};
 use crate::commands::run::{create, create_in_new_folder, finish};
-use crate::output::print_note;
+use crate::output::print_message;
 use crate::selection_key::SelectionKey;
 
-/// The settings of `[local]` that are not those of one way to train.
+/// The settings of `[local]` that every local rule takes.
 const COMMON_LOCAL_KEYS: [&str; 15] = [
     "learning_rate",
     "schedule",
@@ -34,7 +34,7 @@ const COMMON_LOCAL_KEYS: [&str; 15] = [
 ];
 
 pub(crate) fn run(registry: &Registry, args: &Replay) -> Result<(), CliError> {
-    // A file would be taken for a configuration.
+    // `open` refuses a file, which would otherwise be taken for a configuration.
     let record = RunFolder::open(&args.record)?;
     let (tree, base) = read_settings(&args.record, &[], args.options.data_folder.data.as_deref())?;
     let assumed_clients = tree.table("serve", ebb_settings::BuildContext::default()).number("clients");
@@ -53,19 +53,20 @@ pub(crate) fn run(registry: &Registry, args: &Replay) -> Result<(), CliError> {
     finish(&mut assembled, writer, &args.options)
 }
 
-/// Methods go by how many clients there are: quotas, races and rates are others among others.
+/// Warns if the number of clients differs from what methods assumed: quotas, races and rates depend on it.
 fn check_population(args: &Replay, assumed_clients: Option<f64>, n_clients: usize) -> Result<(), CliError> {
     match assumed_clients {
         Some(assumed_clients) if assumed_clients != n_clients as f64 => Err(CliError::Usage(format!(
-            "{}: its methods reckoned with {assumed_clients} clients (serve.clients), and its data is split among {n_clients}, so a replay would \
-             not be that run; split the data that stands in for the clients' among as many: --set data.clients={assumed_clients}",
+            "{}: its methods assumed {assumed_clients} clients (serve.clients), but its data is split among \
+             {n_clients}, so a replay would differ from that run. Split the replay's data among as many: --set \
+             data.clients={assumed_clients}",
             args.record.display()
         ))),
         _ => Ok(()),
     }
 }
 
-/// Without the key of the record's draws, or with another seed, cohorts are drawn anew.
+/// Without the key of the recorded cohorts, or with another seed, cohorts are drawn anew.
 fn select_by_seed(tree: &mut Tree, args: &Replay) -> Result<(), CliError> {
     if tree.text("run.draws_by") != Some("key") {
         return Ok(());
@@ -73,8 +74,8 @@ fn select_by_seed(tree: &mut Tree, args: &Replay) -> Result<(), CliError> {
     let is_there = SelectionKey::read(&args.record)?.is_some();
     if !is_there {
         let record = args.record.display();
-        print_note(&format!(
-            "{record}: its selection.key is not there, so cohorts are drawn anew, by the seed"
+        print_message(&format!(
+            "{record}: selection.key is missing, so cohorts are drawn anew from the seed"
         ));
     }
     if !is_there || args.seed.is_some() {
@@ -83,14 +84,15 @@ fn select_by_seed(tree: &mut Tree, args: &Replay) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What stands for everything that the command itself says.
+/// The origin of settings that the command itself makes.
 fn command_place(args: &Replay) -> Origin {
     Origin::Flag(format!("replay {}", args.record.display()))
 }
 
-/// The record's settings with its clients replaced by what is known of them, and its recipe by the one that is asked for.
+/// The record's settings, with its clients replaced by their recorded participation and its recipe by the
+/// requested one.
 fn replay_settings(registry: &Registry, mut tree: Tree, args: &Replay) -> Result<Tree, CliError> {
-    // What the run was given for its clients: they were real, or simulated.
+    // The table that described the run's clients: real or simulated.
     let fleet_table = if tree.has("serve") { "serve" } else { "world" };
     let limits = tree.subtree(fleet_table);
     ["serve", "chaos", "world"].into_iter().for_each(|table| tree.remove(table));
@@ -113,7 +115,8 @@ fn replay_settings(registry: &Registry, mut tree: Tree, args: &Replay) -> Result
     Ok(tree)
 }
 
-/// Takes the recipe instead of the record's methods. How clients train stays, and how many are asked where the recipe lets that be said.
+/// Replaces the record's methods by the recipe. Local training stays, and so does the cohort's size if the
+/// recipe takes one.
 fn replace_recipe(registry: &Registry, tree: &mut Tree, recipe: &str) -> Result<(), CliError> {
     let flag = Origin::Flag(format!("--recipe {recipe}"));
     let cohort = tree.table("select", ebb_settings::BuildContext::default()).number("cohort");
@@ -128,7 +131,7 @@ fn replace_recipe(registry: &Registry, tree: &mut Tree, recipe: &str) -> Result<
         |role: &str, default: &str| recipe_only.text(&format!("{role}.kind")).unwrap_or(default).to_owned();
     let (selector, local) = (kind("select", "uniform"), kind("local", "sgd"));
     if local != before {
-        // Only what every way to train knows.
+        // Only the settings that every local rule takes.
         let own: toml::Table = tree.subtree("local").to_toml().parse().expect("it was just written");
         let others = own.keys().filter(|key| !COMMON_LOCAL_KEYS.contains(&key.as_str()));
         others.for_each(|key| tree.remove(&format!("local.{key}")));

@@ -1,4 +1,4 @@
-//! `ebbflow report`: what happened in runs and grids, as one page and its plots.
+//! `ebbflow report`: runs and grids as one page and its plots.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use ebb_report::{Report, Source};
 use crate::CliError;
 use crate::args;
 use crate::grid::{FinishedCell, csv_of, read_csv, settings_label, varied_in_csv};
-use crate::output::{count, print_line, print_note, write_file};
+use crate::output::{count, print_line, print_message, write_file};
 
 pub(crate) fn run(args: &args::Report) -> Result<(), CliError> {
     let first = &args.runs[0];
@@ -24,10 +24,10 @@ pub(crate) fn run(args: &args::Report) -> Result<(), CliError> {
     print_line(&format!("report   {}\nplots    {}", page.display(), folder.join(PLOTS).display()))
 }
 
-/// The folder of the plots, beside the page.
+/// The folder of the plots, next to the page.
 const PLOTS: &str = "plots";
 
-/// Writes the page and the plots into a folder, and says which is the page.
+/// Writes the page and the plots into a folder; returns the path of the page.
 pub(crate) fn write(
     runs: &[PathBuf],
     folder: &Path,
@@ -45,7 +45,7 @@ pub(crate) fn write(
     Ok(page)
 }
 
-/// The runs that paths lead to: runs, and those of grids.
+/// The runs that the paths name: single runs, and those of grids.
 fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, CliError> {
     let mut all = Vec::new();
     let mut single = Vec::new();
@@ -53,7 +53,7 @@ fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, CliError> {
     for path in paths {
         let whole = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
         if seen.contains(&whole) {
-            print_note(&format!("{}: given twice, counted once", path.display()));
+            print_message(&format!("{}: given twice, used once", path.display()));
             continue;
         }
         seen.push(whole);
@@ -66,7 +66,7 @@ fn sources(paths: &[PathBuf]) -> Result<Vec<Source>, CliError> {
     Ok(all)
 }
 
-/// The finished runs of a grid whose records are there.
+/// The finished runs of a grid whose records exist.
 fn grid_sources(folder: &Path, csv: &Path, several: bool) -> Result<Vec<Source>, CliError> {
     let varied = varied_in_csv(csv)?;
     let finished = read_csv(csv, &[])?;
@@ -77,20 +77,20 @@ fn grid_sources(folder: &Path, csv: &Path, several: bool) -> Result<Vec<Source>,
     let path = folder.display();
     if sources.is_empty() {
         return Err(CliError::Usage(format!(
-            "{path}: no run of this grid is finished with its record in it; run it with: ebbflow compare"
+            "{path}: the grid has no finished run whose record exists; run it with: ebbflow compare"
         )));
     }
     if sources.len() < n_finished {
         let missing = n_finished - sources.len();
-        print_note(&format!(
-            "{path}: the records of {missing} of {} are not there",
+        print_message(&format!(
+            "{path}: the records of {missing} of {} are missing",
             count(n_finished as u64, "run")
         ));
     }
     Ok(sources)
 }
 
-/// A run of a grid. Where there are several grids, each has a name.
+/// A run of a grid. If there are several grids, the source carries the grid's name.
 pub(crate) fn cell_source(row: FinishedCell, grid: &Path, varied: &[String], name: Option<&str>) -> Source {
     let settings = settings_label(varied, &row.values);
     let world = match name {
@@ -101,8 +101,8 @@ pub(crate) fn cell_source(row: FinishedCell, grid: &Path, varied: &[String], nam
     Source { folder: row.folder(grid), method: row.method, world }
 }
 
-/// Runs that were given one by one. Those whose data and world are the same are compared with each other; those that differ in
-/// nothing but the seed are one method.
+/// Runs that the user named one by one. Runs with the same data and world are compared; runs that differ only
+/// in the seed are one method.
 fn run_sources(folders: &[PathBuf]) -> Result<Vec<Source>, CliError> {
     let mut runs = Vec::new();
     for folder in folders {
@@ -135,7 +135,7 @@ fn run_sources(folders: &[PathBuf]) -> Result<Vec<Source>, CliError> {
     Ok(sources)
 }
 
-/// What makes a method: all settings but the seed.
+/// The settings that identify a method: all but the seed.
 fn without_seed(settings: &str) -> String {
     let mut table: toml::Table = settings.parse().unwrap_or_default();
     if let Some(run) = table.get_mut("run").and_then(toml::Value::as_table_mut) {
@@ -144,7 +144,7 @@ fn without_seed(settings: &str) -> String {
     table.to_string()
 }
 
-/// What must be the same for runs to be compared.
+/// The settings that must be equal for runs to be compared.
 fn compared_settings(settings: &str) -> String {
     let table: toml::Table = settings.parse().unwrap_or_default();
     let of = |key: &str| table.get(key).map(toml::Value::to_string).unwrap_or_default();

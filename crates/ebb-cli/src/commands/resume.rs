@@ -1,4 +1,4 @@
-//! `ebbflow resume`: goes on with a run that was interrupted.
+//! `ebbflow resume`: resumes an interrupted run.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use ebb_record::{RunFolder, RunWriter};
 use crate::args::Resume;
 use crate::assemble::{Assembled, read_settings};
 use crate::commands::run::finish;
-use crate::output::{print_note, resume_command};
+use crate::output::{print_message, resume_command};
 use crate::{CliError, PROGRAM};
 
 pub(crate) fn run(registry: &Registry, args: &Resume) -> Result<(), CliError> {
@@ -16,12 +16,12 @@ pub(crate) fn run(registry: &Registry, args: &Resume) -> Result<(), CliError> {
         reopen(registry, &args.run, args.options.data_folder.data.as_deref(), args.options.threads())?;
     if !args.options.json && !args.options.quiet {
         let (done, all) = (assembled.engine.next(), assembled.run_table.rounds);
-        print_note(&format!("going on after round {done} of {all}"));
+        print_message(&format!("resuming after round {done} of {all}"));
     }
     finish(&mut assembled, writer, &args.options)
 }
 
-/// Takes up an unfinished run where its last checkpoint stands.
+/// Opens an unfinished run at its last checkpoint.
 pub(crate) fn reopen(
     registry: &Registry,
     folder: &Path,
@@ -30,7 +30,7 @@ pub(crate) fn reopen(
 ) -> Result<(Assembled, RunWriter), CliError> {
     if ebb_record::is_served(folder) {
         return Err(CliError::Usage(format!(
-            "{}: the folder of a server's run, which goes on with the command that began it: {}",
+            "{}: this is a server's run; resume it with the command that began it: {}",
             folder.display(),
             resume_command(folder)
         )));
@@ -42,8 +42,8 @@ pub(crate) fn reopen(
     let finished = record.summary()?.is_some();
     if !finished && (found.program.as_str(), found.kernels.as_str()) != (PROGRAM, ours.kernels.as_str()) {
         return Err(CliError::Usage(format!(
-            "{}: begun by {} with {} kernels, but this is {PROGRAM} with {} kernels, whose results may differ: \
-             go on with that program, or repeat the run with: ebbflow run {}",
+            "{}: begun by {} with {} kernels, but this is {PROGRAM} with {} kernels, whose results may differ. \
+             Resume with that program, or repeat the run with: ebbflow run {}",
             folder.display(),
             found.program,
             found.kernels,
@@ -52,7 +52,7 @@ pub(crate) fn reopen(
         )));
     }
     let (mut writer, state) = RunWriter::reopen(folder)?;
-    writer.take_warnings().iter().for_each(|warning| print_note(&format!("warning: {warning}")));
+    writer.take_warnings().iter().for_each(|warning| print_message(&format!("warning: {warning}")));
     if let Some(state) = state {
         assembled.load(&state).map_err(|source| CliError::State { folder: folder.to_owned(), source })?;
     }

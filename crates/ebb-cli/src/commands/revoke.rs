@@ -1,4 +1,4 @@
-//! `ebbflow revoke`: shuts clients out, which a server that runs notices within a second, and takes tokens back.
+//! `ebbflow revoke`: revokes clients, which a running server notices within a second, and tokens.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -10,35 +10,36 @@ use ebb_record::RunFolder;
 
 use crate::CliError;
 use crate::args::Revoke;
-use crate::output::print_note;
+use crate::output::print_message;
 use crate::permissions::restrict_umask;
 
 pub(crate) fn run(args: &Revoke) -> Result<(), CliError> {
     if !args.folder.join(KEY_FILE).exists() {
         let folder = args.folder.display();
-        return Err(CliError::Usage(format!("{folder}: not the folder of a server's run")));
+        return Err(CliError::Usage(format!(
+            "{folder}: not the folder of a server's run; give the --out folder of ebbflow serve"
+        )));
     }
     restrict_umask();
-    // First, or whoever is shut out could enrol anew.
+    // Tokens first, because a revoked client could enrol anew with one.
     if args.tokens {
         Key::void_tokens(&args.folder)
             .map_err(|error| CliError::file("writing a key in", &args.folder, error))?;
-        print_note("no token that was made before is good any more; clients that enrolled stay");
+        print_message("all tokens made before are revoked; clients that enrolled stay");
     }
     if !args.clients.is_empty() {
         append_revoked(args)?;
         for client in never_enrolled(args) {
-            print_note(&format!(
-                "client {client}: no round of the record has anybody of this number; if nobody enrolled with it since, nobody will \
-                 get it"
+            print_message(&format!(
+                "client {client}: no recorded round has a client of this number; if none enrolled since, the number stays unused"
             ));
         }
-        print_note("shut out; the server notices within a second, or when it is started");
+        print_message("revoked; the server notices within a second, or when it is started");
     }
     Ok(())
 }
 
-/// Those that never were in the run, as far as its record knows.
+/// The clients that never enrolled, as far as the record tells.
 fn never_enrolled(args: &Revoke) -> Vec<u32> {
     let rows = RunFolder::open(&args.folder).and_then(|run| run.rows());
     let Ok(rows) = rows else { return Vec::new() };
@@ -47,8 +48,8 @@ fn never_enrolled(args: &Revoke) -> Vec<u32> {
     args.clients.iter().copied().filter(|&client| !was_in(client)).collect()
 }
 
-/// Opens a file to add to it. Through a link, the owner of the folder could be given a file that is not its
-/// own.
+/// Opens a file for appending, without following links. Otherwise a link could point root at a file outside
+/// the folder.
 fn open_without_links(file: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.append(true).create(true);
@@ -61,11 +62,11 @@ fn open_without_links(file: &Path) -> io::Result<File> {
     let found = to.metadata()?;
     #[cfg(unix)]
     if std::os::unix::fs::MetadataExt::nlink(&found) != 1 {
-        return Err(io::Error::other("the file has another name, too; remove it and make it anew"));
+        return Err(io::Error::other("the file has a second hard link; remove it and make a new one"));
     }
     match found.is_file() {
         true => Ok(to),
-        false => Err(io::Error::other("not a file; remove it")),
+        false => Err(io::Error::other("not a regular file; remove it")),
     }
 }
 

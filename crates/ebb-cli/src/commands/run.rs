@@ -11,7 +11,7 @@ use crate::assemble::{Assembled, override_seed, read_settings};
 use crate::drive::{Ended, OnFailure, drive};
 use crate::output::{
     bold, count, ending_text, format_absence_cost, format_bytes, format_duration, format_metric,
-    format_percent, print_line, print_note, resume_command,
+    format_percent, print_line, print_message, resume_command,
 };
 use crate::progress::{Progress, interrupt_flag};
 
@@ -48,28 +48,28 @@ pub(crate) fn create(run: &Assembled, folder: &Path) -> Result<RunWriter, CliErr
     Ok(writer)
 }
 
-/// Runs what is left and says how it ended.
+/// Runs the remaining rounds and prints how the run ended.
 pub(crate) fn finish(run: &mut Assembled, writer: RunWriter, how: &RunOptions) -> Result<(), CliError> {
     let folder = writer.folder().to_owned();
     if !how.json && !how.quiet {
-        run.task.remarks().iter().for_each(|line| print_note(&format!("data: {line}")));
-        run.fleet.world().remarks().iter().for_each(|line| print_note(&format!("world: {line}")));
-        run.warnings.iter().for_each(|line| print_note(line));
+        run.task.remarks().iter().for_each(|line| print_message(&format!("data: {line}")));
+        run.fleet.world().remarks().iter().for_each(|line| print_message(&format!("world: {line}")));
+        run.warnings.iter().for_each(|line| print_message(line));
     }
     let stop = interrupt_flag();
     let mut progress = Progress::new(how, run.engine.next(), run.run_table.rounds.get());
     let ended = drive(run, writer, &stop, OnFailure::Stop, &mut progress);
     drop(progress);
     if matches!(ended, Err(CliError::OutputClosed)) {
-        print_note(&format!(
-            "the output was closed; everything is saved. Go on with: {}",
+        print_message(&format!(
+            "the output was closed; everything is saved. Resume with: {}",
             resume_command(&folder)
         ));
     }
     print_end(ended?, &folder, how)
 }
 
-/// Says how a run ended.
+/// Prints how a run ended.
 pub(crate) fn print_end(ended: Ended, folder: &Path, how: &RunOptions) -> Result<(), CliError> {
     match ended {
         Ended::Interrupted => Err(CliError::Interrupted { resume: resume_command(folder) }),
@@ -96,12 +96,12 @@ fn print_summary(summary: &Summary, folder: &Path) -> Result<(), CliError> {
     print_line(&format!("record        {}", folder.display()))
 }
 
-/// How many rounds there were, and why no more.
+/// The number of rounds, and why there are no more.
 pub(crate) fn rounds_done(summary: &Summary) -> String {
     format!("{} ({})", count(summary.rounds, "round"), ending_text(&summary.ending))
 }
 
-/// What a run came to, each with its name.
+/// The lines of a summary, each with its name.
 pub(crate) fn summary_lines(summary: &Summary) -> Vec<(String, String)> {
     let mut all = Vec::new();
     let mut add = |name: &str, text: String| all.push((name.to_owned(), text));
@@ -122,9 +122,9 @@ pub(crate) fn summary_lines(summary: &Summary) -> Vec<(String, String)> {
     add("loss", format_metric(summary.final_loss));
     let responses = &summary.answers;
     add(
-        "answers",
+        "updates",
         format!(
-            "{} whole, {} partial, {} late; {} silent, {} refused; {} never heard",
+            "{} whole, {} partial, {} late; {} absent, {} refused; no update from {}",
             responses.whole,
             responses.partial,
             responses.late,
@@ -146,7 +146,7 @@ pub(crate) fn summary_lines(summary: &Summary) -> Vec<(String, String)> {
         add("oracle", format_absence_cost(psi));
     }
     if let Some(diverged) = &summary.diverged {
-        let diverged_updates = count(diverged.answers, "answer");
+        let diverged_updates = count(diverged.answers, "update");
         let (client, round) = (diverged.client, diverged.round);
         add("diverged", format!("{diverged_updates}, the first of client {client} in round {round}"));
     }
@@ -162,17 +162,17 @@ pub(crate) fn summary_lines(summary: &Summary) -> Vec<(String, String)> {
     all
 }
 
-/// How much of a replay is a guess.
+/// Which part of a replay is imputed.
 pub(crate) fn imputed_text(replay: &ReplaySummary) -> String {
     let ReplaySummary { imputed_by, asked: selected, imputed, imputed_share, asked_down: selected_down } =
         replay;
     let share = format_percent(*imputed_share);
     format!(
-        "{share} of what was asked: {imputed} of {selected}, guessed by {imputed_by}; {selected_down} asked while down"
+        "{share} of the selections: {imputed} of {selected}, imputed by {imputed_by}; {selected_down} selected while down"
     )
 }
 
-/// Makes the first folder below `runs/` that is not taken, named after the configuration.
+/// Makes the first free folder below `runs/` that is named after the configuration.
 pub(crate) fn create_in_new_folder(run: &Assembled, file: &Path) -> Result<RunWriter, CliError> {
     let record = if file.is_dir() { Some(file) } else { file.parent() };
     let repeats = file.is_dir() || file.file_name().is_some_and(|name| name == "settings.toml");
@@ -181,7 +181,7 @@ pub(crate) fn create_in_new_folder(run: &Assembled, file: &Path) -> Result<RunWr
     for number in 1_u32.. {
         let name = if number == 1 { name.clone() } else { format!("{name}-{number}") };
         match create(run, &Path::new("runs").join(name)) {
-            // Taken, perhaps only just now by another process.
+            // The name is taken, perhaps since a moment ago by another process.
             Err(CliError::Record(RecordError::Exists { .. } | RecordError::Locked { .. })) => {}
             created => return created,
         }

@@ -1,11 +1,11 @@
-//! `ebbflow serve`: one configuration, real clients, one record. The same command goes on after a crash.
+//! `ebbflow serve`: one configuration, real clients, one record. The same command resumes it after a crash.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ebb_methods::Registry;
-use ebb_net::{NetFleet, Rules, RunningServer, STOPPED, STORE_FILE, ServerOptions};
+use ebb_net::{NetFleet, Rules, RunningServer, STORE_FILE, ServerOptions};
 use ebb_record::{RecordError, RunWriter};
 use ebb_round::FleetError;
 
@@ -16,14 +16,14 @@ use crate::commands::run::print_end;
 use crate::drive::{Ended, OnFailure, drive};
 use crate::evaluator::RunEvaluator;
 use crate::guard_settings::Protection;
-use crate::output::{log_to_stderr, print_note, this_command};
+use crate::output::{log_to_stderr, print_message, this_command};
 use crate::permissions::{permission_warning, restrict_umask};
 use crate::progress::{Progress, on_interrupt};
 use crate::selection_key::{SelectionKey, SelectionSource};
 use crate::serve_settings::{EvaluatedBy, ServeTable};
 use crate::{CliError, PROGRAM};
 
-/// Clients that were away try again at least so often.
+/// The longest pause between connection attempts of a client.
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(45);
 
 pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
@@ -32,14 +32,14 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     let (tree, base) =
         read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
     if tree.has("grid") {
-        return Err(tree.error("grid", "a server trains one model; leave out [grid]").into());
+        return Err(tree.error("grid", "a server trains one model, not a grid; leave out [grid]").into());
     }
     let folder = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
     let protection = protection(&folder);
     let (mut run, table) = Assembled::for_network(registry, tree, &base, args.options.threads(), protection)?;
     let tls = table.tls(&base)?;
     let metrics_token = table.metrics_token(&base)?;
-    // Before anything is made in a folder that is not its own.
+    // Checked before anything is written into a folder of another server.
     table.check_id(&folder)?;
     permission_warning(&folder).iter().for_each(|warning| tracing::warn!("{warning}"));
     let opened = match open_run(&run, &folder) {
@@ -47,7 +47,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         opened => Some(opened?),
     };
     if run.run_table.draws_by == Some(SelectionSource::Key) {
-        // The store comes right after the key: a server that was killed in between has drawn nothing.
+        // The store comes right after the key, so a server killed in between has drawn nothing yet.
         let is_new = !folder.join(STORE_FILE).exists();
         run.set_selection_key(SelectionKey::open(&folder, is_new)?);
     }
@@ -64,10 +64,10 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     let (served, fleet) = RunningServer::start(place, rules(&run, &table))
         .map_err(|error| CliError::Unavailable(error.to_string()))?;
     let Some((writer, state)) = opened else {
-        // Killed after its end, perhaps before all clients had heard of it.
+        // The server was killed after the end of the run, perhaps before all clients knew of it.
         let (folder, url) = (folder.display(), url(&served, &table));
-        print_note(&format!(
-            "{folder}: the run is finished, which clients hear at {url}; for another, give --out"
+        print_message(&format!(
+            "{folder}: the run is finished; clients learn this at {url}. For another run, give --out"
         ));
         served.end_run_within(MAX_RETRY_INTERVAL);
         return Ok(());
@@ -96,16 +96,16 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     on_interrupt(Box::new(served.stopper()));
     let mut progress = Progress::new(&args.options, run.engine.next(), run.run_table.rounds.get());
     progress.log_warnings();
-    // The journal holds everything at any time, so nothing is to be finished first.
+    // The journal is always complete, so an interrupt needs nothing finished first.
     let ended = drive(&mut run, writer, &AtomicBool::new(false), OnFailure::Stop, &mut progress);
     drop(progress);
     match ended {
-        Err(CliError::Fleet(FleetError::Failed { message, .. })) if message == STOPPED => {
+        Err(CliError::Fleet(FleetError::Stopped { .. })) => {
             Err(CliError::Interrupted { resume: this_command() })
         }
         Err(error) => Err(error),
         Ok(Ended::Stopped(why)) => {
-            served.disconnect_clients("the run stopped, and may go on later");
+            served.disconnect_clients("the run stopped, and may resume later");
             Err(CliError::Stopped { folder, why, resume: this_command() })
         }
         Ok(ended) => {
@@ -115,21 +115,22 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
     }
 }
 
-/// How the server of a run deals with its clients.
+/// The rules by which the server of a run deals with its clients.
 pub(crate) fn rules<F>(run: &Assembled<F>, table: &ServeTable) -> Rules {
     let settings = client_settings::settings_for_clients(&run.resolved);
     let (required, side_vectors) = (run.engine.required_capabilities(), run.engine.side_vectors());
     table.rules(required, side_vectors, run.layout().clone(), settings, u64::from(run.run_table.seed))
 }
 
-/// Every client is an open file, and shells start programs with room for few of those that they may have. How many there may be.
+/// Raises the limit of open files, because every client needs one and shells set a low limit. Returns the new
+/// limit.
 fn raise_file_limit() -> Option<u64> {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, getrlimit, setrlimit};
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = limit.maximum;
-        // If not, it is as it was.
+        // If this fails, the limit stays as it was.
         let _ = setrlimit(Resource::Nofile, limit);
         getrlimit(Resource::Nofile).current
     }
@@ -137,7 +138,7 @@ fn raise_file_limit() -> Option<u64> {
     None
 }
 
-/// A run that was begun without protection goes on as it began.
+/// A run that began without protection resumes without it.
 fn protection(folder: &Path) -> Protection {
     let begun_settings = std::fs::read_to_string(folder.join("settings.toml")).ok();
     match begun_settings.and_then(|text| text.parse::<toml::Table>().ok()) {
@@ -146,13 +147,13 @@ fn protection(folder: &Path) -> Protection {
     }
 }
 
-/// The folder of a server without a name.
+/// The default folder of a server.
 fn default_folder(file: &Path) -> PathBuf {
     let name = file.file_stem().map_or_else(|| "serve".into(), std::ffi::OsStr::to_os_string);
     Path::new("runs").join(name)
 }
 
-/// Makes the folder of a new run, or takes up the one that is there, if it is the same run.
+/// Makes the folder of a new run, or resumes the existing one if it is the same run.
 fn open_run(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec<u8>>), CliError> {
     if !folder.exists() {
         let start = run.start_model().map(|model| (run.layout(), model));
@@ -165,7 +166,8 @@ fn open_run(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec
         std::fs::read_to_string(&settings).map_err(|error| CliError::file("reading", &settings, error))?;
     if fixed_settings(&there) != fixed_settings(&run.resolved) {
         return Err(CliError::Usage(format!(
-            "{}: it is the folder of a run with other settings; give another by --out, or go on with those in {}, of which only {} of [serve] may change",
+            "{}: the folder holds a run with other settings. Give another folder by --out, or resume with the \
+             settings in {}, of which only {} of [serve] may change",
             folder.display(),
             settings.display(),
             CHANGEABLE_KEYS.join(", ")
@@ -174,7 +176,8 @@ fn open_run(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec
     let (found, ours) = (record.header(), run.header());
     if (found.program.as_str(), found.kernels.as_str()) != (PROGRAM, ours.kernels.as_str()) {
         return Err(CliError::Usage(format!(
-            "{}: begun by {} with {} kernels, but this is {PROGRAM} with {} kernels, whose results may differ: go on with that program, or put back run.json from a copy of the folder if there is no such program",
+            "{}: begun by {} with {} kernels, but this is {PROGRAM} with {} kernels, whose results may differ. \
+             Resume with that program; if run.json is damaged, restore it from a copy of the folder",
             folder.display(),
             found.program,
             found.kernels,
@@ -186,7 +189,7 @@ fn open_run(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec
     Ok((writer, state))
 }
 
-/// What a server may do otherwise when it goes on: where it is and how much it bears is no matter of the run.
+/// Settings that may change when a server resumes: its address and capacity do not affect the run.
 const CHANGEABLE_KEYS: [&str; 8] =
     ["id", "listen", "metrics", "metrics_token", "tls", "plain", "max_clients", "memory_bytes"];
 
@@ -213,14 +216,14 @@ fn print_address(
 ) {
     let folder = folder.display();
     if is_resumed || run.engine.next() > 0 {
-        print_note(&format!("going on after round {} of {}", run.engine.next(), run.run_table.rounds));
+        print_message(&format!("resuming after round {} of {}", run.engine.next(), run.run_table.rounds));
     }
-    print_note(&format!("serving at {}, record in {folder}", url(served, table)));
-    print_note(&format!(
-        "this is server {}; serve.id = \"{}\" in the configuration keeps any other from being started in its place",
+    print_message(&format!("serving at {}, record in {folder}", url(served, table)));
+    print_message(&format!(
+        "this is server {}; set serve.id = \"{}\" so that no other server is started in its place",
         served.server_id(),
         served.server_id()
     ));
-    print_note(&format!("clients enrol with a token: ebbflow token {folder}"));
-    run.warnings.iter().for_each(|line| print_note(line));
+    print_message(&format!("clients enrol with a token: ebbflow token {folder}"));
+    run.warnings.iter().for_each(|line| print_message(line));
 }

@@ -1,4 +1,4 @@
-//! `ebbflow show`: what a run or a grid came to.
+//! `ebbflow show`: the results of a run or a grid.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::commands::run::imputed_text;
 use crate::grid::{csv_of, read_csv, varied_in_csv};
 use crate::output::{
     TextTable, bold, count, ending_text, format_absence_cost, format_bytes, format_duration, format_metric,
-    format_percent, print_line, print_note, resume_command, write_file,
+    format_percent, print_line, print_message, resume_command, write_file,
 };
 
 /// How many rounds the table shows.
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
             return print_line(&serde_json::Value::from(objects).to_string());
         }
         if finished.is_empty() {
-            return print_line("a grid of which no run is finished yet");
+            return print_line("no run of this grid is finished yet");
         }
         return print_tables(&finished, &varied_in_csv(&csv)?);
     }
@@ -40,8 +40,8 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     let summary = run.summary()?;
     if let Some(summary) = summary.as_ref().filter(|summary| summary.rounds != rows.len() as u64) {
         let (there, all) = (rows.len(), count(summary.rounds, "round"));
-        print_note(&format!(
-            "{}: holds {there} of {all}, so it was cut or added to since the run ended",
+        print_message(&format!(
+            "{}: holds {there} of {all}, so the file was changed after the run ended",
             args.run.join("rounds.jsonl").display()
         ));
     }
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
             ))?;
         }
         None => print_line(&format!(
-            "unfinished: {} recorded; go on with: {}",
+            "unfinished: {} recorded; resume with: {}",
             count(rows.len() as u64, "round"),
             resume_command(&args.run)
         ))?,
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Show) -> Result<(), CliError> {
     print_decisions(&rows)
 }
 
-/// A grid has many curves, of which none is its own.
+/// Refuses to plot a grid, whose many curves would not fit one plot.
 fn refuse_to_draw(args: &Show) -> Result<(), CliError> {
     let plot = args.plot.as_ref().map(|file| format!("--plot {}", file.display()));
     let against = args.against.and_then(|against| against.to_possible_value());
@@ -111,11 +111,11 @@ fn refuse_to_draw(args: &Show) -> Result<(), CliError> {
     let grid = args.run.display();
     flag.map_or(Ok(()), |flag| {
         let remedy = format!("name one of the runs in {}", args.run.join("cells").display());
-        Err(CliError::Usage(format!("{flag}: {grid} is a grid, and only runs are drawn; {remedy}")))
+        Err(CliError::Usage(format!("{flag}: {grid} is a grid, and only single runs are plotted; {remedy}")))
     })
 }
 
-/// Where a round stands on an axis.
+/// The position of a round on the axis.
 fn position(row: &Row, against: PlotAxis) -> f64 {
     match against {
         PlotAxis::Rounds => f64::from(row.round),
@@ -124,7 +124,7 @@ fn position(row: &Row, against: PlotAxis) -> f64 {
     }
 }
 
-/// What an axis is.
+/// The label of an axis.
 fn axis_label(against: PlotAxis) -> &'static str {
     match against {
         PlotAxis::Rounds => "round",
@@ -147,12 +147,14 @@ fn draw_into(file: &Path, name: &str, axis: &str, points: Vec<(f64, f64)>) -> Re
         Some("png") => write_file(file, &svg.png(2)?),
         _ => {
             let file = file.display();
-            Err(CliError::Usage(format!("--plot {file}: the ending says the format; give .svg or .png")))
+            Err(CliError::Usage(format!(
+                "--plot {file}: the extension selects the format; give .svg or .png"
+            )))
         }
     }
 }
 
-/// What was looked at beside accuracy and loss when the model was judged last.
+/// Prints the metrics of the last evaluation other than accuracy and loss.
 fn print_last_evaluation(last: &Row) -> Result<(), CliError> {
     if !last.class_samples.is_empty() {
         let mut table = TextTable::new(0, ["class", "samples", "accuracy"]);
@@ -173,16 +175,16 @@ fn print_last_evaluation(last: &Row) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The table of the rounds: as many as fit on a screen, the last among them.
+/// The table of rounds: as many as fit on a screen, including the last.
 pub(crate) fn rounds(rows: &[Row]) -> TextTable {
     let mut table = TextTable::new(
         0,
         [
-            "round", "up", "asked", "whole", "partial", "late", "silent", "refused", "accuracy", "loss",
+            "round", "up", "selected", "whole", "partial", "late", "absent", "refused", "accuracy", "loss",
             "time", "payload",
         ],
     );
-    // Rounds that were judged say more.
+    // Evaluated rounds come first, because they show more.
     let evaluated: Vec<_> = rows.iter().filter(|row| row.is_evaluated()).collect();
     let rows = if evaluated.is_empty() { rows.iter().collect() } else { evaluated };
     let every = rows.len().div_ceil(SHOWN_ROUNDS).max(1);
@@ -207,11 +209,11 @@ pub(crate) fn rounds(rows: &[Row]) -> TextTable {
     table
 }
 
-/// How often clients were heard, and what was refused.
+/// Prints how often clients responded, and which updates were refused.
 fn print_participation(rows: &[Row]) -> Result<(), CliError> {
     let mut updates_by_client: BTreeMap<u32, u32> = BTreeMap::new();
     let mut enrolled = std::collections::BTreeSet::new();
-    // How many, and the round and client of the first.
+    // The count of each reason, and the round and client of its first occurrence.
     let mut refusals: BTreeMap<&str, (u32, u32, u32)> = BTreeMap::new();
     for row in rows {
         enrolled.extend(row.joined.iter().flat_map(|&[first, last]| first..=last));
@@ -229,19 +231,19 @@ fn print_participation(rows: &[Row]) -> Result<(), CliError> {
     let never = counts.iter().filter(|&&count| count == 0).count();
     let mean = counts.iter().map(|&count| f64::from(count)).sum::<f64>() / counts.len().max(1) as f64;
     print_line(&format!(
-        "{}; heard {mean:.1} times each on average, {least} at least, {most} at most; {never} never",
+        "{}; updates of each: {mean:.1} on average, {least} at least, {most} at most; none from {never}",
         count(counts.len() as u64, "client")
     ))?;
     if !refusals.is_empty() {
         let one = |(why, (count, round, client)): (&&str, &(u32, u32, u32))| {
             format!("{count} {why} (the first of client {client} in round {round})")
         };
-        print_line(&format!("refused answers: {}", refusals.iter().map(one).collect::<Vec<_>>().join(", ")))?;
+        print_line(&format!("refused updates: {}", refusals.iter().map(one).collect::<Vec<_>>().join(", ")))?;
     }
     Ok(())
 }
 
-/// Who was asked how evenly, how many of them answered, and what an oracle has to say about it.
+/// Prints how evenly clients were selected, how many responded, and the oracle's metrics.
 fn print_selection(rows: &[Row]) -> Result<(), CliError> {
     let mut tally = SelectionTally::default();
     rows.iter().for_each(|row| tally.add(row));
@@ -249,25 +251,25 @@ fn print_selection(rows: &[Row]) -> Result<(), CliError> {
     let (Some(ratio), Some(jain)) = (found.success_ratio, found.jain) else { return Ok(()) };
     let (cep, selected) = (found.cep, found.asked);
     print_line(&format!(
-        "selection: {cep} of {selected} asked answered in time, {}; Jain's index {jain:.3}",
+        "selection: {cep} of {selected} selected clients responded in time, {}; Jain's fairness index {jain:.3}",
         format_percent(ratio)
     ))?;
     if let (Some(n_rounds), Some(most)) = (found.overflow_rounds, found.overflow_most) {
         let rounds = count(n_rounds, "round");
-        print_line(&format!("overflow: somebody in {rounds}, any one client in {most} at most"))?;
+        print_line(&format!("overflow: any client in {rounds}, a single client in {most} at most"))?;
     }
     let Some(regret) = found.oracle_regret else { return Ok(()) };
     let bounds = found.regret_bound.zip(found.regret_bound_least).map(|(bound, least)| {
-        format!("; the theorem's bound is {bound:.0} at this rate, {least:.0} at the best")
+        format!("; the theorem's bound is {bound:.0} at this learning rate, {least:.0} at the best one")
     });
     let bounds = bounds.unwrap_or_default();
     print_line(&format!("oracle: regret {regret:.1} against the best fixed allocation{bounds}"))
 }
 
-/// As many decisions are shown, the latest.
+/// Only this many decisions are shown, the latest.
 const SHOWN_DECISIONS: usize = 5;
 
-/// What was decided about single clients: how often, and the latest with what they were decided by.
+/// Prints the decisions about clients: their counts, and the latest with their metrics.
 fn print_decisions(rows: &[Row]) -> Result<(), CliError> {
     let all: Vec<_> =
         rows.iter().flat_map(|row| row.judged.iter().map(move |one| (row.round, one))).collect();
@@ -277,7 +279,7 @@ fn print_decisions(rows: &[Row]) -> Result<(), CliError> {
         return Ok(());
     }
     let times: Vec<_> = times.iter().map(|(verdict, times)| format!("{verdict} {times}")).collect();
-    print_line(&format!("decisions about newcomers and leavers: {}; the latest:", times.join(", ")))?;
+    print_line(&format!("decisions about arrivals and departures: {}; the latest:", times.join(", ")))?;
     for (round, one) in &all[all.len().saturating_sub(SHOWN_DECISIONS)..] {
         let metrics: Vec<_> = one.figures.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
         print_line(&format!(
@@ -290,12 +292,12 @@ fn print_decisions(rows: &[Row]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// How often somebody stood in, and what an oracle has to say about it.
+/// Prints how often stand-ins were used, and the oracle's metrics about them.
 fn print_stand_ins(rows: &[Row]) -> Result<(), CliError> {
     let total: u64 = rows.iter().map(|row| u64::from(row.n_stand_ins)).sum();
     if total > 0 {
         let per_round = total as f64 / rows.len() as f64;
-        print_line(&format!("{}, {per_round:.1} in a round on average", count(total, "stand-in")))?;
+        print_line(&format!("{}, {per_round:.1} a round on average", count(total, "stand-in")))?;
     }
     let sum = |of: fn(&Row) -> Option<u32>| rows.iter().filter_map(of).map(u64::from).sum::<u64>();
     let (hits, known) = (sum(|row| row.oracle_hits), sum(|row| row.oracle_hits_of));

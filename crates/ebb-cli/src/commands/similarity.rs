@@ -1,4 +1,4 @@
-//! `ebbflow friends`: who is how alike in a run, as a table and a picture.
+//! `ebbflow similarity`: the client-similarity matrix of a run, as a table and a plot.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,13 +17,13 @@ use crate::output::{
     TextTable, bold, count, default_output_folder, print_files, print_line, resume_command, write_plot,
 };
 
-/// Of more clients than this the table shows the first few.
+/// With more clients than this, the table shows only the first ones.
 const MAX_TABLE_CLIENTS: usize = 2000;
 
-/// The table of many clients ends after so many.
+/// How many clients the table of a large fleet shows.
 const SHOWN_CLIENTS: usize = 50;
 
-/// So many friends of each client are shown.
+/// How many friends of each client are shown.
 const SHOWN_FRIENDS: usize = 3;
 
 pub(crate) fn run(args: &SimilarityArgs) -> Result<(), CliError> {
@@ -32,14 +32,14 @@ pub(crate) fn run(args: &SimilarityArgs) -> Result<(), CliError> {
     let friends = run.similarities(round)?;
     let (clusters, notes) = match true_clusters(&args.run, args.data_folder.data.as_deref()) {
         Ok(clusters) => (clusters, Vec::new()),
-        Err(error) => (Vec::new(), vec![format!("true clusters are not known here: {error}")]),
+        Err(error) => (Vec::new(), vec![format!("the true clusters are unknown here: {error}")]),
     };
     let view = SimilarityView::new(round, friends, &clusters, notes);
     if args.view.json {
         return print_line(&serde_json::to_string(&view).expect("numbers and text make JSON"));
     }
     let folder = args.out.clone().unwrap_or_else(|| default_output_folder("friends", &args.run));
-    // Files first: whoever reads the output may stop reading.
+    // Files first, because the output may be closed early.
     let files = view.write(&folder, args.view.colours.theme())?;
     print_line(&bold(&args.run.display().to_string()))?;
     view.print()?;
@@ -47,8 +47,8 @@ pub(crate) fn run(args: &SimilarityArgs) -> Result<(), CliError> {
     print_files(&files)
 }
 
-/// What share of the clients likeness tells apart from those outside their true cluster, and how much more alike two of one
-/// cluster are than two of two; `None` where nobody was compared, or true clusters are not known.
+/// The share of clients whose similarity separates their true cluster from all others, and the gap between
+/// mean similarities within and between clusters. `None` without comparisons or true clusters.
 pub(crate) fn cluster_separation(folder: &Path, data: Option<&Path>) -> Result<Option<(f64, f64)>, CliError> {
     let run = RunFolder::open(folder)?;
     let Some(&last) = run.similarity_rounds()?.last() else { return Ok(None) };
@@ -60,17 +60,19 @@ pub(crate) fn cluster_separation(folder: &Path, data: Option<&Path>) -> Result<O
     Ok(found)
 }
 
-/// After how many rounds the friends are wanted, if there are any.
+/// The round whose matrix is shown, if the run recorded any.
 fn chosen_round(run: &RunFolder, args: &SimilarityArgs) -> Result<u32, CliError> {
     let (rounds, name) = (run.similarity_rounds()?, args.run.display());
     let Some(&last) = rounds.last() else {
         let how = "recipe = \"fl-fdms\", or substitute.kind = \"friend\"";
         let why = if run.summary()?.is_some() {
-            format!("this run recorded no friends, for its substitution compares nobody; run one with {how}")
+            format!(
+                "this run has no similarity matrix, because its substitution does not compare clients; use {how}"
+            )
         } else {
             let resume = resume_command(&args.run);
             format!(
-                "no friends were recorded so far: with {how} they come with checkpoints and at the end; go on with: {resume}"
+                "no similarity matrix is recorded yet; {how} records it with checkpoints and at the end. Resume with: {resume}"
             )
         };
         return Err(CliError::Usage(format!("{name}: {why}")));
@@ -81,14 +83,15 @@ fn chosen_round(run: &RunFolder, args: &SimilarityArgs) -> Result<u32, CliError>
         Some(round) => {
             let known: Vec<_> = rounds.iter().map(u32::to_string).collect();
             Err(CliError::Usage(format!(
-                "--round {round}: {name} has friends after so many rounds: {}; give one of these, or leave it out",
+                "--round {round}: {name} has similarity matrices after these rounds: {}; give one of them, or leave out --round",
                 known.join(", ")
             )))
         }
     }
 }
 
-/// The true cluster of each client, from the data that the run's settings name; none where it was not made in clusters.
+/// The true cluster of each client, from the data that the run's settings name; empty if the data has no
+/// clusters.
 fn true_clusters(run: &Path, place: Option<&Path>) -> Result<Vec<u32>, CliError> {
     let tree = read_for_inspection(run, &[], place, None)?;
     let seed = u64::from(planned_seed_and_rounds(&tree)?.0);
@@ -96,10 +99,10 @@ fn true_clusters(run: &Path, place: Option<&Path>) -> Result<Vec<u32>, CliError>
     Ok((0..task.n_clients()).map_while(|idx| task.oracle_cluster(ClientId::new(idx))).collect())
 }
 
-/// Who is how alike, and what an oracle says about it.
+/// The similarity matrix, and the oracle's metrics about it.
 #[derive(Debug, Serialize)]
 struct SimilarityView {
-    /// How many rounds were done.
+    /// The number of rounds done.
     round: u32,
     n_clients: usize,
     pairs_met: usize,
@@ -116,9 +119,9 @@ struct Client {
     client: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     oracle_cluster: Option<u32>,
-    /// The most alike first.
+    /// The most similar first.
     friends: Vec<Friend>,
-    /// Whether the best friend is of the same cluster.
+    /// Whether the best friend is in the same cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     oracle_same: Option<bool>,
 }
@@ -133,23 +136,23 @@ struct Friend {
     oracle_cluster: Option<u32>,
 }
 
-/// How well likeness tells true clusters apart.
+/// How well similarity separates the true clusters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 struct Oracle {
-    /// The mean over pairs of one cluster.
+    /// The mean over pairs within one cluster.
     mean_inside: Option<f64>,
-    /// The mean over pairs of two.
+    /// The mean over pairs of two clusters.
     mean_between: Option<f64>,
-    /// For how many clients everybody inside is more alike than anybody outside.
+    /// The number of clients that are more similar to all of their cluster than to anyone else.
     told_apart: usize,
-    /// Of how many that met somebody inside and somebody outside.
+    /// The number of clients that were compared both within and beyond their cluster.
     told_apart_of: usize,
 }
 
 impl SimilarityView {
     fn new(round: u32, mut pairs: Vec<SimilarityPair>, clusters: &[u32], notes: Vec<String>) -> Self {
         let pairs_met = pairs.len();
-        // What diverged is as good as never seen.
+        // Pairs whose updates diverged count as never compared.
         pairs.retain(|pair| pair.similarity.is_finite());
         let cluster = |client: u32| clusters.get(client as usize).copied();
         let mut friends: BTreeMap<u32, Vec<Friend>> = BTreeMap::new();
@@ -182,7 +185,7 @@ impl SimilarityView {
         let rounds = count(u64::from(self.round), "round");
         let clients = count(n_clients as u64, "client");
         print_line(&format!(
-            "after {rounds}: {clients} met somebody, {} of {possible} pairs met",
+            "after {rounds}: {clients} were compared with another, {} of {possible} pairs compared",
             self.pairs_met
         ))?;
         if let Some(oracle) = self.oracle {
@@ -190,14 +193,15 @@ impl SimilarityView {
         }
         self.notes.iter().try_for_each(|note| print_line(&format!("note: {note}")))?;
         if n_clients == 0 {
-            return print_line("nobody met anybody: no round had two answers");
+            return print_line("no clients were compared: no round had two updates");
         }
         print_line("")?;
         self.print_table()
     }
 
     fn print_table(&self) -> Result<(), CliError> {
-        let mut headings = vec!["client", "best friend: similarity (met, last met)", "second", "third"];
+        let mut headings =
+            vec!["client", "best friend: similarity (times compared, last round)", "second", "third"];
         if self.oracle.is_some() {
             headings.extend(["oracle cluster", "oracle friends'", "oracle same"]);
         }
@@ -215,7 +219,7 @@ impl SimilarityView {
         }
     }
 
-    /// Draws the matrix, if there is one; says what is where.
+    /// Draws the matrix, if there is one; returns the paths of the files.
     fn write(&self, folder: &Path, theme: Theme) -> Result<Vec<(&'static str, PathBuf)>, CliError> {
         let clusters: BTreeMap<u32, Option<u32>> =
             self.clients.iter().map(|one| (one.client, one.oracle_cluster)).collect();
@@ -223,7 +227,7 @@ impl SimilarityView {
         let Some(map) = matrix(self.round, &self.pairs, cluster) else { return Ok(Vec::new()) };
         let name = format!("round-{:06}", self.round);
         let files = write_plot(folder, &name, &draw(&map, theme)?)?;
-        Ok(files.map(|file| ("picture", file)).to_vec())
+        Ok(files.map(|file| ("plot", file)).to_vec())
     }
 }
 
@@ -257,15 +261,15 @@ impl Client {
 impl Oracle {
     fn of(friends: &BTreeMap<u32, Vec<Friend>>, cluster: impl Fn(u32) -> Option<u32>) -> Self {
         let mut oracle = Oracle::default();
-        let (mut inside, mut between) = (Mean::default(), Mean::default());
+        let (mut within, mut between) = (Mean::default(), Mean::default());
         for (&client, friends) in friends {
             let Some(own) = cluster(client) else { continue };
-            let (mut least_inside, mut most_outside) = (f64::INFINITY, f64::NEG_INFINITY);
+            let (mut least_within, mut most_outside) = (f64::INFINITY, f64::NEG_INFINITY);
             for friend in friends {
                 match friend.oracle_cluster {
                     Some(cluster) if cluster == own => {
-                        inside.add(friend.similarity);
-                        least_inside = least_inside.min(friend.similarity);
+                        within.add(friend.similarity);
+                        least_within = least_within.min(friend.similarity);
                     }
                     Some(_) => {
                         between.add(friend.similarity);
@@ -274,19 +278,19 @@ impl Oracle {
                     None => {}
                 }
             }
-            if least_inside.is_finite() && most_outside.is_finite() {
+            if least_within.is_finite() && most_outside.is_finite() {
                 oracle.told_apart_of += 1;
-                oracle.told_apart += usize::from(least_inside > most_outside);
+                oracle.told_apart += usize::from(least_within > most_outside);
             }
         }
-        Oracle { mean_inside: inside.get(), mean_between: between.get(), ..oracle }
+        Oracle { mean_inside: within.get(), mean_between: between.get(), ..oracle }
     }
 
     fn print(&self) -> Result<(), CliError> {
         let mean = |mean: Option<f64>| mean.map_or("-".to_owned(), |mean| format!("{mean:.4}"));
         print_line(&format!(
-            "oracle: mean similarity {} inside true clusters, {} between them; for {} of {} the least alike inside is \
-             more alike than the most alike outside",
+            "oracle: mean similarity {} within true clusters, {} between them; for {} of {} the least similar \
+             client within is more similar than any outside",
             mean(self.mean_inside),
             mean(self.mean_between),
             self.told_apart,
@@ -295,7 +299,7 @@ impl Oracle {
     }
 }
 
-/// A mean in the making. Each pair is seen from both its ends, which changes no mean.
+/// A running mean. Each pair is seen from both its ends, which changes no mean.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mean {
     sum: f64,

@@ -1,4 +1,4 @@
-//! `ebbflow token`: what clients enrol with.
+//! `ebbflow token`: makes an enrolment token for clients.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,11 +10,11 @@ use crate::args::Token;
 use crate::output::print_line;
 
 pub(crate) fn run(args: &Token) -> Result<(), CliError> {
-    // What a key of its own would make no server takes.
+    // A key made here would sign tokens that no server accepts.
     if !args.folder.join(KEY_FILE).exists() {
         let folder = args.folder.display();
         return Err(CliError::Usage(format!(
-            "{folder}: not the folder of a server's run; start the server first, and give the folder that ebbflow serve says"
+            "{folder}: not the folder of a server's run; start the server first, and give the folder that ebbflow serve prints"
         )));
     }
     let key = Key::open_token_key(&args.folder)

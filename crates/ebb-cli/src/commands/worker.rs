@@ -1,4 +1,4 @@
-//! `ebbflow worker`: a worker that trains by lines of JSON. What it does, a program in any language can do.
+//! `ebbflow worker`: a worker of the JSON-lines protocol; a program in any language can do the same.
 
 use std::io::{BufRead, StdinLock, Write};
 use std::num::NonZeroU32;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Worker) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Does one run; returns the first thing that is asked after it.
+/// Handles one run; returns the first request after it.
 fn handle_run(
     task: &dyn Task,
     begin: Request,
@@ -59,14 +59,14 @@ fn handle_run(
         return read_request(lines);
     }
     let job = Job { round, global, learning_rate: 0.0, work };
-    let mut trainee = task.begin(ClientId::new(client as usize), &job, seed, limit);
+    let mut run = task.begin(ClientId::new(client as usize), &job, seed, limit);
     write_reply(&Reply::default())?;
     while let Some(request) = read_request(lines)? {
         let reply = match &request {
-            Request::Steps { count, rule } => train_steps(task, trainee.as_mut(), *count, rule),
-            Request::Update { file } => update(task, trainee.as_ref(), file),
+            Request::Steps { count, rule } => train_steps(task, run.as_mut(), *count, rule),
+            Request::Update { file } => update(task, run.as_ref(), file),
             Request::Gradient { file } => {
-                write_vector(file, task.layout(), &trainee.full_gradient()).map(|()| Reply::default())
+                write_vector(file, task.layout(), &run.full_gradient()).map(|()| Reply::default())
             }
             Request::Describe { .. }
             | Request::Begin { .. }
@@ -82,7 +82,7 @@ fn handle_run(
 
 fn train_steps(
     task: &dyn Task,
-    trainee: &mut dyn LocalRun,
+    run: &mut dyn LocalRun,
     count: u32,
     rule: &StepSettings,
 ) -> Result<Reply, String> {
@@ -107,12 +107,12 @@ fn train_steps(
         correction: correction.as_deref(),
         max_grad_norm,
     };
-    Ok(Reply { steps: Some(trainee.steps(count, &rule)), ..Reply::default() })
+    Ok(Reply { steps: Some(run.steps(count, &rule)), ..Reply::default() })
 }
 
-fn update(task: &dyn Task, trainee: &dyn LocalTrainer, file: &std::path::Path) -> Result<Reply, String> {
-    write_vector(file, task.layout(), &trainee.delta())?;
-    let result = trainee.result_so_far();
+fn update(task: &dyn Task, run: &dyn LocalTrainer, file: &std::path::Path) -> Result<Reply, String> {
+    write_vector(file, task.layout(), &run.delta())?;
+    let result = run.result_so_far();
     Ok(Reply {
         steps: Some(result.as_ref().map_or(0, |done| done.steps.get())),
         loss: result.as_ref().map(|done| f64::from(done.loss)),
@@ -122,7 +122,7 @@ fn update(task: &dyn Task, trainee: &dyn LocalTrainer, file: &std::path::Path) -
     })
 }
 
-/// What is asked outside of a run.
+/// Replies to a request outside of a run.
 fn reply_outside_run(task: &dyn Task, request: &Request) -> Result<Reply, String> {
     let client_of = |client: u32| match client as usize {
         idx if idx < task.n_clients() => Ok(ClientId::new(idx)),
@@ -164,7 +164,7 @@ fn error_reply(error: String) -> Reply {
     Reply { error: Some(error), ..Reply::default() }
 }
 
-/// What is asked next; nothing once nobody asks any more.
+/// The next request; `None` at the end of the input.
 fn read_request(lines: &mut StdinLock<'_>) -> Result<Option<Request>, CliError> {
     let mut line = String::new();
     let failed = |error| CliError::file("reading", std::path::Path::new("standard input"), error);
@@ -181,6 +181,6 @@ fn write_reply(reply: &Reply) -> Result<(), CliError> {
     let mut line = serde_json::to_vec(reply).expect("texts and numbers always make JSON");
     line.push(b'\n');
     let mut out = std::io::stdout().lock();
-    // Nobody listens any more: there is nothing left to do.
+    // The other side has closed the pipe, so nothing is left to do.
     out.write_all(&line).and_then(|()| out.flush()).map_err(|_| CliError::OutputClosed)
 }

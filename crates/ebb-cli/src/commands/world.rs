@@ -1,4 +1,4 @@
-//! `ebbflow world`: plays a world without training anything, and shows it.
+//! `ebbflow world`: plays a world without training, and shows availability.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -15,34 +15,34 @@ use crate::CliError;
 use crate::args::WorldArgs;
 use crate::assemble::{check_rounds, planned_seed_and_rounds, read_for_inspection, scheduled_rounds};
 use crate::output::{
-    TextTable, bold, count, default_output_folder, print_files, print_line, print_note, write_file,
+    TextTable, bold, count, default_output_folder, print_files, print_line, print_message, write_file,
     write_plot,
 };
 
-/// Tables on the terminal end after this many clients; the file has them all.
+/// Tables on the terminal end after this many clients; the file has all.
 const MOST_ROWS: usize = 30;
 
-/// Clients in the picture; of more, as many are shown that are evenly apart.
+/// At most this many clients are drawn, evenly spaced.
 const MOST_DRAWN: usize = 400;
 
-/// What was played.
+/// The result of playing a world.
 struct PlayedWorld {
     seed: u64,
     n_clients: usize,
     n_rounds: u32,
     participation: Participation,
-    /// For each client in the picture, its number and what it was in each round.
+    /// The number and the states, round by round, of each client in the plot.
     shown_clients: Vec<(usize, Vec<Option<u8>>)>,
     recorder: Recorder,
     stays: MembershipRecorder,
-    /// What there is to say of the world.
-    notes: Vec<String>,
+    /// Remarks on the world.
+    remarks: Vec<String>,
 }
 
-/// What was written to play a world again.
+/// The files from which a world can play this one back.
 struct Exported {
     trace: PathBuf,
-    /// Unless everybody is in from the start.
+    /// `None` if everyone is enrolled from the start.
     members: Option<PathBuf>,
 }
 
@@ -60,9 +60,9 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
     if args.view.json {
         return print_line(&played.json().to_string());
     }
-    played.notes.iter().for_each(|line| print_note(&format!("world: {line}")));
+    played.remarks.iter().for_each(|line| print_message(&format!("world: {line}")));
     let folder = args.out.clone().unwrap_or_else(|| default_output_folder("world", &args.file));
-    // Files first: whoever reads the output may stop reading.
+    // Files first, because the output may be closed early.
     let files = played.write(&folder, args.view.colours.theme())?;
     played.print()?;
     print_line("")?;
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &WorldArgs) -> Result<(), CliError> {
     exported.map_or(Ok(()), |exported| exported.print(args.round_s))
 }
 
-/// Refuses a name that promises another format than the one that is written.
+/// Refuses a name whose extension promises another format.
 fn check_ending(file: &Path) -> Result<(), CliError> {
     if file.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("csv")) {
         return Ok(());
@@ -86,20 +86,20 @@ fn members_file(trace: &Path) -> PathBuf {
     trace.with_file_name(format!("{stem}-members.csv"))
 }
 
-/// A path as a configuration names it, from whatever folder it is read.
+/// The path as a configuration names it: absolute, so that it is right from any folder.
 fn toml_path(file: &Path) -> Result<String, CliError> {
     let whole = std::path::absolute(file).map_err(|error| CliError::file("finding", file, error))?;
     Ok(toml::Value::from(whole.display().to_string()).to_string())
 }
 
 impl Exported {
-    /// Says what is where, and the settings that play it back.
+    /// Prints the paths of the files, and the settings that play them back.
     fn print(&self, round_s: f64) -> Result<(), CliError> {
         print_line(&format!("{:<7}  {}", "trace", self.trace.display()))?;
         if let Some(members) = &self.members {
             print_line(&format!("{:<7}  {}", "members", members.display()))?;
         }
-        print_line("\nplayed back by, in [world]:")?;
+        print_line("\nto play it back, write in [world]:")?;
         if let Some(members) = &self.members {
             print_line(&format!("members = {}", toml_path(members)?))?;
         }
@@ -115,12 +115,12 @@ impl PlayedWorld {
         let mut context = BuildContext { seed: u64::from(seed), n_rounds, ..BuildContext::default() };
         let task = crate::tasks::build(&tree.table("data", context))?;
         context.n_clients = task.n_clients();
-        // Fewer rounds of a world are no other world.
+        // A world is the same however many of its rounds are played.
         context.n_rounds = planned_rounds
             .map_or(0, |planned_rounds| scheduled_rounds(tree, n_rounds.max(planned_rounds.get())));
         let world = World::build(&tree.table("world", context), task.as_ref())?;
         check_rounds(tree, &world, n_rounds)?;
-        let notes = world.remarks().to_vec();
+        let remarks = world.remarks().to_vec();
         let mut player = RollCalls::new(world, Arc::clone(&task));
         let (mut participation, mut recorder) =
             (Participation::with_clients(task.n_clients()), Recorder::default());
@@ -139,14 +139,13 @@ impl PlayedWorld {
             shown_clients.iter_mut().for_each(|(client, states)| states.push(raster_state(census, *client)));
         }
         let (seed, n_clients) = (u64::from(seed), task.n_clients());
-        Ok(PlayedWorld { seed, n_clients, n_rounds, participation, shown_clients, recorder, stays, notes })
+        Ok(PlayedWorld { seed, n_clients, n_rounds, participation, shown_clients, recorder, stays, remarks })
     }
 
-    /// Writes who was up when, as a trace whose rounds are so long, and beside it who was in.
+    /// Writes availability as a trace with rounds of this length, and who was enrolled next to it.
     fn export(&self, file: &Path, round_s: f64) -> Result<Exported, CliError> {
         if self.stays.is_empty() {
-            let message =
-                "nobody is ever in, so there is nothing to play back; play more rounds with --rounds";
+            let message = "no client is ever enrolled, so there is nothing to play back; play more rounds with --rounds";
             return Err(CliError::Usage(format!("--export {}: {message}", file.display())));
         }
         let ends_s = f64::from(self.n_rounds) * round_s;
@@ -157,7 +156,7 @@ impl PlayedWorld {
             return Err(CliError::Usage(message));
         }
         let trace = self.recorder.clone().finish(ends_s);
-        let trace = trace.ok_or_else(|| CliError::Usage("there is no client to export".to_owned()))?;
+        let trace = trace.ok_or_else(|| CliError::Usage("the world has no client to export".to_owned()))?;
         let mut text = Vec::new();
         trace.write_csv(&mut text).expect("memory takes it");
         write_file(file, &text)?;
@@ -194,15 +193,15 @@ impl PlayedWorld {
         let mean = all.n_up().iter().map(|&count| f64::from(count)).sum::<f64>() / all.n_up().len() as f64;
         let (least, most) = (all.n_up().iter().min().unwrap_or(&0), all.n_up().iter().max().unwrap_or(&0));
         print_line(&format!(
-            "up           {:.1} % of the time: {mean:.1} in a round, {least} to {most}",
+            "up           {:.1} % of the time: {mean:.1} clients a round, {least} to {most}",
             100.0 * all.share()
         ))?;
-        print_line(&format!("nobody       in {:.1} % of the rounds", 100.0 * all.empty_round_share()))?;
+        print_line(&format!("none up      in {:.1} % of the rounds", 100.0 * all.empty_round_share()))?;
         print_line(&format!("effective    {:.1} of {n_clients} clients", all.effective_clients()))?;
         let spell =
             |rounds: Option<f64>| rounds.map_or("-".to_owned(), |rounds| format!("{rounds:.2} rounds"));
         let (up, down) = all.mean_spells();
-        print_line(&format!("spells       up for {}, down for {}, in the mean", spell(up), spell(down)))?;
+        print_line(&format!("spells       up for {}, down for {}, on average", spell(up), spell(down)))?;
         let lag_1 = all.lag_1_autocorrelation().map_or("-".to_owned(), |lag_1| format!("{lag_1:.3}"));
         print_line(&format!(
             "lag-1        {lag_1}  (correlation of a client's state with that of the round before)"
@@ -226,7 +225,7 @@ impl PlayedWorld {
         }
     }
 
-    /// Writes the table and the pictures; says what is where.
+    /// Writes the table and the plots; returns their paths.
     fn write(&self, folder: &Path, theme: Theme) -> Result<Vec<(&'static str, PathBuf)>, CliError> {
         let table = folder.join("clients.csv");
         write_file(&table, &self.csv())?;
@@ -235,7 +234,7 @@ impl PlayedWorld {
             [("raster", self.raster(theme)), ("rounds", self.rounds(theme)), ("shares", self.shares(theme))];
         for (name, svg) in plots {
             let written = write_plot(folder, name, &svg?)?;
-            files.extend(written.map(|file| ("picture", file)));
+            files.extend(written.map(|file| ("plot", file)));
         }
         Ok(files)
     }
@@ -252,7 +251,7 @@ impl PlayedWorld {
         text.into_bytes()
     }
 
-    /// Clients by rounds.
+    /// Draws clients by rounds.
     fn raster(&self, theme: Theme) -> Result<Svg, PlotError> {
         let row = |(client, cells): &(usize, Vec<Option<u8>>)| RasterRow {
             name: client.to_string(),
@@ -274,12 +273,12 @@ impl PlayedWorld {
         raster.draw(theme, Size { width_px: 960, height_px })
     }
 
-    /// How many are up, round by round.
+    /// Draws how many clients are up, round by round.
     fn rounds(&self, theme: Theme) -> Result<Svg, PlotError> {
         let counts = self.participation.n_up().iter().enumerate();
         let points = counts.map(|(number, &count)| (number as f64, f64::from(count)));
         let lines = Lines {
-            title: "How many are up".to_owned(),
+            title: "Clients that are up".to_owned(),
             x_label: "round".to_owned(),
             y_label: "clients".to_owned(),
             series: vec![Series { name: String::new(), points: points.collect(), band: None }],
@@ -287,10 +286,10 @@ impl PlayedWorld {
         lines.draw(theme, Size { width_px: 960, height_px: 320 })
     }
 
-    /// How often each was up.
+    /// Draws how often each client was up.
     fn shares(&self, theme: Theme) -> Result<Svg, PlotError> {
         let own: Vec<_> = self.participation.clients().collect();
-        // Whoever never joined has no figures.
+        // A client that never joined has no values.
         let shown =
             self.shown_clients.iter().map(|(client, _)| own.get(*client).map_or(0.0, |(_, own)| own.share()));
         let bars = Bars {
@@ -305,7 +304,7 @@ impl PlayedWorld {
     }
 }
 
-/// What a client is in a picture: up, not enrolled, or down, which stays empty.
+/// The state of a client in the plot: up, not enrolled, or down, which is left empty.
 fn raster_state(census: &Census, client: usize) -> Option<u8> {
     let is_in = client < census.len() && census.enrolled().get(client);
     match (is_in, is_in && census.up().get(client)) {

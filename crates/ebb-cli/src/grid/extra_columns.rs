@@ -1,4 +1,4 @@
-//! Columns that a grid asks for beside the usual ones: a figure of `rounds.csv`, after a round or over several.
+//! Extra columns of a grid: a metric of `rounds.csv` after one round or over several.
 
 use std::path::Path;
 
@@ -7,12 +7,15 @@ use ebb_settings::nearest;
 
 use crate::CliError;
 
-/// One such column, written `FIGURE@ROUND` or `FIGURE@FIRST-LAST`, rounds counted from 1: the mean over those rounds, or, written
-/// `change(FIGURE)@FIRST-LAST`, how far the figure moves from one value to the next, up or down. `FIGURE>=VALUE` is the first round
-/// after which the figure is that high. `regain(FIGURE)@ROUND` is how many rounds after that one it is again as high as it was then.
+/// An extra column, with rounds counted from 1.
+///
+/// - `METRIC@ROUND`, `METRIC@FIRST-LAST`: the mean over those rounds.
+/// - `change(METRIC)@FIRST-LAST`: the mean absolute change from one value to the next.
+/// - `METRIC>=VALUE`: the first round after which the metric is at least the value.
+/// - `regain(METRIC)@ROUND`: how many rounds later the metric is again as high as in that round.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ExtraColumn {
-    /// As it was written: the column's heading.
+    /// The column's heading, as the user wrote it.
     pub(crate) heading: String,
     metric: String,
     statistic: Statistic,
@@ -20,23 +23,23 @@ pub(crate) struct ExtraColumn {
     last: u64,
 }
 
-/// What is taken of the figure's values.
+/// The statistic of the metric's values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Statistic {
     Values,
     Changes,
-    /// When one first is as high as this.
+    /// The first round in which the metric is at least this.
     FirstReached(f64),
-    /// How long after the first of the rounds one is as high as then.
+    /// The number of rounds until the metric regains its value of the first round.
     Regain,
 }
 
 impl ExtraColumn {
-    /// Reads what was written; `None` if it has another form.
+    /// Parses the text; `None` if it has another form.
     pub(crate) fn parse(text: &str) -> Option<ExtraColumn> {
         if let Some((metric, value)) = text.split_once(">=") {
             let value = value.parse::<f64>().ok().filter(|value| value.is_finite())?;
-            let metric = Some(metric.to_owned()).filter(|figure| !figure.is_empty())?;
+            let metric = Some(metric.to_owned()).filter(|name| !name.is_empty())?;
             return Some(ExtraColumn {
                 heading: text.to_owned(),
                 metric,
@@ -46,9 +49,9 @@ impl ExtraColumn {
             });
         }
         let (metric, rounds) = text.split_once('@')?;
-        let inside = |name: &str| metric.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')');
-        let (metric, of) = match (inside("change"), inside("regain")) {
-            (Some(figure), _) => (figure, Statistic::Changes),
+        let argument = |name: &str| metric.strip_prefix(name)?.strip_prefix('(')?.strip_suffix(')');
+        let (metric, of) = match (argument("change"), argument("regain")) {
+            (Some(metric), _) => (metric, Statistic::Changes),
             (_, Some(metric)) => (metric, Statistic::Regain),
             (None, None) => (metric, Statistic::Values),
         };
@@ -73,7 +76,7 @@ impl ExtraColumn {
         })
     }
 
-    /// What is wrong with its figure, if no run has such a column. What methods note is only known once they did.
+    /// Why no run has such a metric. Metrics of methods are only known after a run, so they are not checked.
     pub(crate) fn unknown_metric(&self) -> Option<String> {
         if self.metric.starts_with("note_") || csv_columns().any(|known| known == self.metric) {
             return None;
@@ -82,12 +85,12 @@ impl ExtraColumn {
         let hint = near.map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
         let known = csv_columns().collect::<Vec<_>>().join(", ");
         Some(format!(
-            "rounds.csv has no such column; {hint}known: {known}, and note_NAME for what methods note"
+            "rounds.csv has no such column; {hint}known: {known}, and note_NAME for metrics of methods"
         ))
     }
 }
 
-/// The mean of each figure, or of its changes, over its rounds, or the round in which it is reached, those left out in which it was not taken.
+/// The statistic of each column over its rounds. Rounds without a value are left out.
 pub(crate) fn read_extra_columns(
     columns_asked: &[ExtraColumn],
     table: &Path,
@@ -125,7 +128,7 @@ pub(crate) fn read_extra_columns(
     Ok(means.into_iter().map(Accumulator::finish).collect())
 }
 
-/// A mean in the making.
+/// A running mean.
 #[derive(Clone, Copy, Debug, Default)]
 struct Accumulator {
     sum: f64,
@@ -144,7 +147,7 @@ impl Accumulator {
             Statistic::Values => Some(value),
             Statistic::Changes => before.map(|before| (value - before).abs()),
             Statistic::FirstReached(least) => (self.n_values == 0 && value >= least).then_some(round as f64),
-            // Where it was not taken in the round itself, it cannot be said when it is back.
+            // Without a value in the round itself, it is unknown when the metric regains it.
             Statistic::Regain => {
                 let regained = self.n_values == 0 && start.0 == first && round > first && value >= start.1;
                 regained.then(|| (round - first) as f64)

@@ -1,4 +1,4 @@
-//! What came of the cells of a grid: one small CSV, fit to be committed.
+//! The results of a grid's cells: one small CSV, fit to be committed.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 use super::extra_columns::ExtraColumn;
 use crate::CliError;
 
-/// What came of a cell.
+/// The result of a cell.
 #[derive(Clone, Debug)]
 pub(crate) struct FinishedCell {
     pub(crate) method: String,
     pub(crate) values: Vec<String>,
     pub(crate) seed: u32,
     pub(crate) metrics: CellMetrics,
-    /// The columns that the grid asked for; fewer where a file was written before it did.
+    /// The grid's extra columns; fewer if the file was written before they were requested.
     pub(crate) extra: Vec<Option<f64>>,
-    /// Tells rows apart that were made from other settings.
+    /// The digest of the cell's settings, so that rows of other settings are told apart.
     pub(super) digest: String,
-    /// The program that made it.
+    /// The program that made the row.
     pub(crate) program: String,
 }
 
-/// The figures of a finished run that a grid keeps.
+/// The metrics of a finished run that a grid keeps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CellMetrics {
     pub(crate) rounds: u64,
@@ -73,13 +73,14 @@ pub(crate) fn read_csv(path: &Path, extra_columns: &[ExtraColumn]) -> Result<Vec
     if !path.exists() {
         return Ok(Vec::new());
     }
-    let broken =
-        |error: csv::Error| CliError::Usage(format!("{}: {error}; mend or remove it", path.display()));
+    let broken = |error: csv::Error| {
+        CliError::Usage(format!("{}: {error}; correct or remove the file", path.display()))
+    };
     let mut reader = csv::Reader::from_path(path).map_err(broken)?;
     let headings = reader.headers().map_err(broken)?.clone();
     let Some(seed_at) = headings.iter().position(|heading| heading == "seed") else {
         return Err(CliError::Usage(format!(
-            "{}: no column \"seed\"; this is no grid's CSV",
+            "{}: no column \"seed\", so this is not the CSV of a grid; give another file",
             path.display()
         )));
     };
@@ -98,7 +99,7 @@ pub(crate) fn read_csv(path: &Path, extra_columns: &[ExtraColumn]) -> Result<Vec
             values: record.iter().take(seed_at).skip(1).map(str::to_owned).collect(),
             seed: get("seed").parse().map_err(|_| {
                 CliError::Usage(format!(
-                    "{}: \"{}\" is no seed; mend or remove it",
+                    "{}: \"{}\" is not a seed; correct or remove the file",
                     path.display(),
                     get("seed")
                 ))
@@ -124,7 +125,7 @@ pub(crate) fn varied_in_csv(path: &Path) -> Result<Vec<String>, CliError> {
     Ok(headings.iter().skip(1).take_while(|heading| *heading != "seed").map(current_path).collect())
 }
 
-/// Writes the CSV anew: to a new file, then renamed, so that a reader never sees half of it.
+/// Replaces the CSV: writes a new file and renames it, so that a reader never sees half of it.
 pub(super) fn write_csv<'f>(
     path: &Path,
     varied: &[String],
@@ -141,7 +142,7 @@ pub(super) fn write_csv<'f>(
     headings.extend(["settings".to_owned(), "program".to_owned()]);
     writer.write_record(&headings).map_err(failed)?;
     for row in rows {
-        let metrics = serde_json::to_value(&row.metrics).expect("figures are numbers and text");
+        let metrics = serde_json::to_value(&row.metrics).expect("metrics are numbers and text");
         let mut record = vec![row.method.clone()];
         record.extend(row.values.iter().cloned());
         record.push(row.seed.to_string());
@@ -173,7 +174,7 @@ pub(super) fn write_csv<'f>(
     write().map_err(|error| CliError::file("writing", path, error))
 }
 
-/// The columns of figures, in order.
+/// The columns of metrics, in order.
 const METRIC_COLUMNS: &[&str] = &[
     "rounds",
     "ending",
@@ -225,7 +226,7 @@ mod tests {
         assert_eq!((&again[0].method, &again[0].values, again[0].seed), (&row.method, &row.values, 7));
         assert_eq!(again[0].metrics, row.metrics);
         assert_eq!(varied_in_csv(&path).unwrap(), ["x.y"]);
-        // Files that were written before there were columns of selection are read too.
+        // Files from before the columns of selection existed are read too.
         let text = std::fs::read_to_string(&path).unwrap();
         let old = text.replace(",cep,success_ratio,jain", "").replace(",12,,0.7", "");
         std::fs::write(&path, &old).unwrap();

@@ -1,7 +1,7 @@
-//! A grid: methods x settings x seeds, on the same worlds, in as many sittings as it takes.
+//! A grid: methods x settings x seeds, on the same worlds, resumable at any time.
 //!
-//! Every cell is a run of its own below the grid's folder. What came of the cells stands in one small CSV,
-//! fit to be committed: a cell that has its row there, made from the same settings, is not run again.
+//! Every cell is a run of its own below the grid's folder. The results of all cells are in one small CSV, fit
+//! to be committed. A cell that has a row there with the same settings is not repeated.
 
 mod extra_columns;
 mod metrics;
@@ -38,16 +38,17 @@ struct GridTable {
     seeds: Vec<u32>,
     #[serde(default)]
     recipes: Vec<String>,
-    /// Methods that are more than a recipe's name: `name`, and settings of their own.
+    /// Methods that need more than a recipe's name: `name`, and settings of their own.
     #[serde(default)]
     method: Vec<toml::Table>,
-    /// Keys, and the values each takes.
+    /// Keys, and the values that each takes.
     #[serde(default)]
     vary: BTreeMap<String, Vec<toml::Value>>,
-    /// More columns of the CSV: `FIGURE@ROUND` or `FIGURE@FIRST-LAST`, figures being columns of `rounds.csv`.
+    /// Extra columns of the CSV: `METRIC@ROUND` or `METRIC@FIRST-LAST`, where the metric is a column of
+    /// `rounds.csv`.
     #[serde(default)]
     extra_columns: Vec<String>,
-    /// Where the CSV goes, relative to the grid's file; without it, into the grid's folder.
+    /// The path of the CSV, relative to the grid's file; by default it is in the grid's folder.
     csv: Option<PathBuf>,
 }
 
@@ -70,12 +71,12 @@ pub(crate) struct Cell {
     pub(crate) values: Vec<String>,
     pub(crate) seed: u32,
     pub(crate) tree: Tree,
-    /// Tells cells apart that were made from other settings.
+    /// The digest of the settings, which tells cells of other settings apart.
     digest: String,
 }
 
 impl Grid {
-    /// Reads the `[grid]` table and lays out its cells: settings vary slowest, then methods, then seeds.
+    /// Reads the `[grid]` table and lists its cells: settings vary slowest, then methods, then seeds.
     pub(crate) fn new(tree: &Tree, base: &Path, folder: &Path) -> Result<Grid, CliError> {
         let settings = tree.table("grid", BuildContext::default());
         if !settings.is_written() {
@@ -88,7 +89,7 @@ impl Grid {
             return Err(settings.error("seeds", "give at least one").into());
         }
         if has_duplicates(&table.seeds) {
-            return Err(settings.error("seeds", "a seed stands twice").into());
+            return Err(settings.error("seeds", "a seed is listed twice; list it once").into());
         }
         let mut common = tree.clone();
         common.remove("grid");
@@ -108,7 +109,7 @@ impl Grid {
             let mut own = tree.subtree(&format!("grid.{path}"));
             let Some(name) = own.text("name").map(str::to_owned) else {
                 return Err(settings
-                    .error(&format!("{path}.name"), "missing; name the method for the table")
+                    .error(&format!("{path}.name"), "missing; give the method's name for the table")
                     .into());
             };
             own.remove("name");
@@ -119,33 +120,35 @@ impl Grid {
         }
         for (at, (name, _)) in methods.iter().enumerate() {
             if name.is_empty() {
-                return Err(settings.error("method", "a method needs a name").into());
+                return Err(settings.error("method", "empty; give the method a name").into());
             }
             if methods[..at].iter().any(|(earlier, _)| earlier == name) {
-                return Err(settings.error("recipes", format!("two methods are named \"{name}\"")).into());
+                return Err(settings
+                    .error("recipes", format!("two methods are named \"{name}\"; rename one"))
+                    .into());
             }
         }
         for (key, values) in &table.vary {
             let wrong = |message: &str| Err(settings.error(&format!("vary.{key}"), message).into());
             if key == "run.seed" {
-                return wrong("seeds are listed in grid.seeds");
+                return wrong("a grid cannot vary run.seed; list seeds in grid.seeds");
             }
             if values.is_empty() {
                 return wrong("give at least one value");
             }
             if key.contains('[') && !common.has(key) {
-                return wrong("the list has no such element; write it in the file first");
+                return wrong("the list has no entry at this index; add it to the file first");
             }
             if has_duplicates(values) {
-                return wrong("a value stands twice");
+                return wrong("a value is listed twice; list it once");
             }
         }
         let mut extra_columns = Vec::new();
         for (at, text) in table.extra_columns.iter().enumerate() {
             let Some(one) = ExtraColumn::parse(text) else {
-                let message = "give a column of rounds.csv and a round, as in \"accuracy@20\", or rounds, as in \
-                               \"accuracy@97-100\" or \"change(accuracy)@81-100\", or what it must reach, as in \
-                               \"accuracy>=0.65\", or \"regain(accuracy)@30\", how long until it is back at that of a round";
+                let message = "not an extra column. Give a column of rounds.csv with a round (\"accuracy@20\"), \
+                               rounds (\"accuracy@97-100\", \"change(accuracy)@81-100\"), a threshold \
+                               (\"accuracy>=0.65\") or a recovery (\"regain(accuracy)@30\")";
                 return Err(settings.error(&format!("also[{at}]"), message).into());
             };
             if let Some(message) = one.unknown_metric() {
@@ -181,7 +184,7 @@ impl Grid {
         })
     }
 
-    /// The same for settings that may be no grid: then there is one cell, named after what it does.
+    /// The same for settings that may lack a `[grid]` table: they are one cell, named after its method.
     pub(crate) fn or_single(tree: &Tree, base: &Path, folder: &Path) -> Result<Grid, CliError> {
         if tree.has("grid") {
             return Grid::new(tree, base, folder);
@@ -209,26 +212,26 @@ impl Grid {
         })
     }
 
-    /// What is finished already, by the CSV: one slot a cell.
+    /// The finished cells, by the CSV: one slot a cell.
     pub(crate) fn finished(&self) -> Result<Vec<Option<FinishedCell>>, CliError> {
         let known = read_csv(&self.csv, &self.extra_columns)?;
         if !known.is_empty() && varied_in_csv(&self.csv)? != self.varied {
             return Err(CliError::Usage(format!(
-                "{}: its rows vary other keys than this grid; give [grid] another csv, or move it away",
+                "{}: its rows vary other keys than this grid; set another grid.csv, or move the file away",
                 self.csv.display()
             )));
         }
         let same = |cell: &Cell, row: &FinishedCell| {
             (&cell.method, &cell.values, cell.seed, &cell.digest)
                 == (&row.method, &row.values, row.seed, &row.digest)
-                // A column that was asked for since is taken from the record, if that is still there.
+                // A column that was added later is read from the record, if that still exists.
                 && row.extra.len() == self.extra_columns.len()
         };
         Ok(self.cells.iter().map(|cell| known.iter().find(|row| same(cell, row)).cloned()).collect())
     }
 
-    /// Writes the CSV: the rows of this grid, then those of other seeds and methods that were there before.
-    /// Rows of this grid's methods that were made from other settings are left out.
+    /// Writes the CSV: the rows of this grid, then earlier rows of other seeds and methods. Rows of this
+    /// grid's methods with other settings are dropped.
     fn write(&self, results: &[Option<FinishedCell>]) -> Result<(), CliError> {
         let ours = |row: &FinishedCell| {
             self.cells.iter().any(|cell| {
@@ -241,31 +244,31 @@ impl Grid {
         write_csv(&self.csv, &self.varied, &self.extra_columns, results.iter().flatten().chain(&others))
     }
 
-    /// Checks that every cell's settings can be used, before the first is run, and gives what there is to say of
-    /// their data and their worlds.
+    /// Checks the settings of every cell before the first is run. Returns remarks on their data and worlds.
     pub(crate) fn check(&self, registry: &Registry) -> Result<Vec<String>, CliError> {
-        let (mut seen, mut notes) = (Vec::new(), Vec::new());
+        let (mut seen, mut remarks) = (Vec::new(), Vec::new());
         for cell in &self.cells {
-            // Seeds change nothing about what is valid.
+            // Seeds do not change whether settings are valid.
             if !seen.contains(&(&cell.method, &cell.values)) {
                 let run = Assembled::new(registry, cell.tree.clone(), &self.base_folder, NonZeroUsize::MIN)?;
-                let data = run.task.remarks().iter().map(|note| format!("data, seed {}: {note}", cell.seed));
-                // What is noted of a recording is so with any seed.
-                let world = run.fleet.world().remarks().iter().map(|note| format!("world: {note}"));
-                let methods = run.warnings.iter().map(|note| format!("{}: {note}", cell.method));
-                for note in data.chain(world).chain(methods) {
-                    if !notes.contains(&note) {
-                        notes.push(note);
+                let data =
+                    run.task.remarks().iter().map(|remark| format!("data, seed {}: {remark}", cell.seed));
+                // Remarks on a recording do not depend on the seed.
+                let world = run.fleet.world().remarks().iter().map(|remark| format!("world: {remark}"));
+                let methods = run.warnings.iter().map(|remark| format!("{}: {remark}", cell.method));
+                for remark in data.chain(world).chain(methods) {
+                    if !remarks.contains(&remark) {
+                        remarks.push(remark);
                     }
                 }
                 seen.push((&cell.method, &cell.values));
             }
         }
-        Ok(notes)
+        Ok(remarks)
     }
 
-    /// Runs the cells that have no row yet, at most so many, several at once. After every cell the CSV is
-    /// written anew. `each` is told about every cell as it ends.
+    /// Runs cells without a row, at most this many, several at once. The CSV is written and `each` is called
+    /// after every cell.
     pub(crate) fn run(
         &self,
         registry: &Registry,
@@ -298,7 +301,7 @@ impl Grid {
         Ok(results)
     }
 
-    /// Runs a cell, or goes on with it. `None`: it was interrupted.
+    /// Runs or resumes a cell; `None` if it was interrupted.
     fn run_cell(
         &self,
         cell: &Cell,
@@ -326,7 +329,7 @@ impl Grid {
             }
         };
         let extra = extra_columns::read_extra_columns(&self.extra_columns, &folder.join("rounds.csv"))?;
-        // The record may be older than this program.
+        // The record may come from an older program.
         let program = RunFolder::open(&folder)?.header().program.clone();
         Ok(Some(FinishedCell {
             method: cell.method.clone(),
@@ -344,7 +347,7 @@ impl Grid {
         self.folder.join("cells").join(cell_name(&cell.method, &cell.values, cell.seed, &cell.digest))
     }
 
-    /// Leaves word in the folder where the figures are.
+    /// Writes the path of the CSV into the folder.
     fn write_csv_pointer(&self) -> Result<(), CliError> {
         let path = self.folder.join(CSV_POINTER);
         let csv = std::path::absolute(&self.csv).unwrap_or_else(|_| self.csv.clone());
@@ -352,7 +355,7 @@ impl Grid {
             .map_err(|error| CliError::file("writing", &path, error))
     }
 
-    /// Two processes must not write one CSV.
+    /// Locks the CSV, because two processes must not write it.
     fn lock(&self) -> Result<File, CliError> {
         let path = self.folder.join("lock");
         let lock = File::create(&path).map_err(|error| CliError::file("making", &path, error))?;
@@ -361,7 +364,7 @@ impl Grid {
             Err(std::fs::TryLockError::WouldBlock) => {
                 let folder = self.folder.display();
                 Err(CliError::Usage(format!(
-                    "{folder}: another process is running this grid; wait, or give another --out"
+                    "{folder}: another process is running this grid; wait for it, or give another --out"
                 )))
             }
             Err(std::fs::TryLockError::Error(error)) => Err(CliError::file("locking", &path, error)),
@@ -376,37 +379,37 @@ fn cell_name(method: &str, values: &[String], seed: u32, digest: &str) -> String
         name.extend(part.chars().map(|c| if c.is_alphanumeric() || c == '.' { c } else { '-' }));
         name.push('_');
     }
-    // Names of files are bounded; the digest tells cells apart.
+    // File names are bounded; the digest tells cells apart.
     let name: String = name.chars().take(60).collect();
     format!("{name}s{seed}_{digest}")
 }
 
-/// What keys that vary are, in words: "alpha = 0.1, beta = 1.0".
+/// The values of the varying keys as text: "alpha = 0.1, beta = 1.0".
 pub(crate) fn settings_label(varied: &[String], values: &[String]) -> String {
     let pairs: Vec<_> = varied.iter().zip(values).map(|(key, value)| format!("{key} = {value}")).collect();
     pairs.join(", ")
 }
 
 impl FinishedCell {
-    /// The folder of its run, in the folder of its grid.
+    /// The folder of the cell's run, within the grid's folder.
     pub(crate) fn folder(&self, grid: &Path) -> PathBuf {
         grid.join("cells").join(cell_name(&self.method, &self.values, self.seed, &self.digest))
     }
 }
 
-/// The file of a grid's folder that says where its CSV is.
+/// The file in a grid's folder that holds the path of its CSV.
 const CSV_POINTER: &str = "csv-is-at";
 
-/// The CSV of the grid in a folder; `None` if no grid was run there.
+/// The CSV of the grid in a folder; `None` if it holds no grid.
 pub(crate) fn csv_of(folder: &Path) -> Option<PathBuf> {
-    let note = PathBuf::from(std::fs::read_to_string(folder.join(CSV_POINTER)).ok()?);
-    // A folder that was moved or copied has its table in it, unless that lay elsewhere.
+    let pointed = PathBuf::from(std::fs::read_to_string(folder.join(CSV_POINTER)).ok()?);
+    // A folder that was moved or copied still holds its own CSV, unless that was elsewhere.
     let own = folder.join("results.csv");
-    Some(if own.exists() { own } else { note })
+    Some(if own.exists() { own } else { pointed })
 }
 
-/// The runs of the grid in a folder, ascending by name, each with a name that is as short as tells it apart: without the digest,
-/// unless another has the same before it.
+/// The runs of the grid in a folder, ascending by name. The names omit the digest unless two runs differ in
+/// nothing else.
 pub(crate) fn runs_of(folder: &Path) -> Result<Vec<(String, PathBuf)>, CliError> {
     let cells = folder.join("cells");
     let failed = |error| CliError::file("reading", &cells, error);
@@ -417,7 +420,7 @@ pub(crate) fn runs_of(folder: &Path) -> Result<Vec<(String, PathBuf)>, CliError>
     };
     for entry in entries {
         let name = entry.map_err(failed)?.file_name().to_string_lossy().into_owned();
-        // What is hidden is about to become a run.
+        // A hidden folder is still being made.
         if !name.starts_with('.') {
             names.push(name);
         }
@@ -433,7 +436,7 @@ pub(crate) fn runs_of(folder: &Path) -> Result<Vec<(String, PathBuf)>, CliError>
     Ok(names.into_iter().map(named).collect())
 }
 
-/// Tells cells apart that were made from other settings; seeds do not count.
+/// The digest of a cell's settings; the seed does not count.
 fn digest(method: &str, tree: &Tree, base: &Path) -> String {
     let start = tree.text("run.start_from").and_then(|path| std::fs::read(base.join(path)).ok());
     let start = start.map_or(0, |bytes| rng::hash(&String::from_utf8_lossy(&bytes)));
@@ -441,7 +444,7 @@ fn digest(method: &str, tree: &Tree, base: &Path) -> String {
     let Some(record) = tree.text("world.replay.record") else {
         return format!("{:016x}", rng::hash(&format!("{method}\n{written}\n{start}")));
     };
-    // What is wrong with it is said when the cell is built.
+    // An unreadable record is reported when the cell is built.
     let replayed = RecordedRounds::read(&base.join(record)).map(|recorded| recorded.checksum());
     let replayed = replayed.unwrap_or_default();
     format!("{:016x}", rng::hash(&format!("{method}\n{written}\n{start}\n{replayed}")))
@@ -459,7 +462,7 @@ impl RunObserver for NoObserver {
     }
 }
 
-/// Every combination of the values, the first key slowest.
+/// Every combination of the values; the first key varies slowest.
 fn combinations(vary: &BTreeMap<String, Vec<toml::Value>>) -> Vec<Vec<(String, toml::Value)>> {
     let mut all = vec![Vec::new()];
     for (key, values) in vary {
@@ -477,7 +480,7 @@ fn combinations(vary: &BTreeMap<String, Vec<toml::Value>>) -> Vec<Vec<(String, t
     all
 }
 
-/// A value as it stands in a table: text without its quotes.
+/// A value as a table shows it: text without its quotes.
 fn unquoted(value: &toml::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -543,14 +546,14 @@ mod tests {
             ("[grid]\nseeds = [1]\nrecipes = [\"full\", \"full\"]", "two methods are named \"full\""),
             ("[grid]\nseeds = [1]\n[[grid.method]]\nrecipe = \"full\"", "grid.method[0].name: missing"),
             ("[grid]\nseeds = [1]\nrecipes = [\"full\"]\nvari = 3", "did you mean \"vary\"?"),
-            ("[grid]\nseeds = [1, 1]\nrecipes = [\"full\"]", "a seed stands twice"),
+            ("[grid]\nseeds = [1, 1]\nrecipes = [\"full\"]", "a seed is listed twice; list it once"),
             (
                 "[grid]\nseeds = [1]\nrecipes = [\"full\"]\nvary = { \"local.learning_rate\" = [1, 1] }",
-                "a value stands twice",
+                "a value is listed twice; list it once",
             ),
             (
                 "[grid]\nseeds = [1]\nrecipes = [\"full\"]\nvary = { \"run.seed\" = [1] }",
-                "listed in grid.seeds",
+                "grid.vary.run.seed: a grid cannot vary run.seed; list seeds in grid.seeds",
             ),
         ] {
             let error = grid(text).err().expect(text);

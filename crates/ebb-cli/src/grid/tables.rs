@@ -1,4 +1,4 @@
-//! The table of a grid: its methods side by side, paired by seed.
+//! The table of a grid: its methods next to each other, paired by seed.
 
 use ebb_record::stats;
 use ebb_report::tables::{paired, spread};
@@ -6,7 +6,7 @@ use ebb_report::tables::{paired, spread};
 use super::FinishedCell;
 use crate::output::{TextTable, format_bytes, format_duration};
 
-/// One table for every combination of the settings that vary, and what they are there.
+/// One table for every combination of the varying settings, titled with them.
 pub(crate) fn tables(finished: &[FinishedCell], varied: &[String]) -> Vec<(String, TextTable)> {
     let mut choices: Vec<&Vec<String>> = Vec::new();
     for row in finished {

@@ -1,4 +1,4 @@
-//! Runs side by side: as many at once as there are threads.
+//! Runs cells in parallel, as many at once as there are threads.
 
 use std::num::NonZeroUsize;
 use std::sync::Mutex;
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::CliError;
 
-/// Does the work for each of `todo`, several at once, and hands over one after the other what came of it. Each is told how
-/// many threads it may use itself. Work that gives `None` was interrupted. The first error stops all.
+/// Does the work for each of `todo` in parallel and passes on the results one at a time. Each call learns how
+/// many threads it may use. `None` means interrupted. The first error stops all.
 pub(crate) fn run_parallel<T>(
     todo: &[usize],
     threads: NonZeroUsize,
@@ -15,7 +15,7 @@ pub(crate) fn run_parallel<T>(
     work: impl Fn(usize, NonZeroUsize) -> Result<Option<T>, CliError> + Sync,
     take: impl FnMut(usize, T) -> Result<(), CliError> + Send,
 ) -> Result<(), CliError> {
-    // Whole runs side by side keep all cores busy, where the clients of a small run would not.
+    // Whole runs in parallel keep all cores busy, where the clients of one small run would not.
     let workers = threads.get().min(todo.len()).max(1);
     let threads_each = NonZeroUsize::new(threads.get() / workers).unwrap_or(NonZeroUsize::MIN);
     let next = AtomicUsize::new(0);

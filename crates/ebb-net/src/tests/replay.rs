@@ -29,7 +29,7 @@ use crate::journal::Entry;
 use crate::members::Members;
 use crate::pack::{Packing, pack, unpack};
 use crate::recovery::Recovery;
-use crate::shared::{Clock, Outbound, STOPPED, Shared};
+use crate::shared::{Clock, Outbound, Shared};
 use crate::store::Store;
 use crate::tokens::{Key, Terms};
 use crate::wire::from_client::Message as ClientMessage;
@@ -544,7 +544,7 @@ fn run_server(
         }
         match round(&mut run, &mut fleet) {
             Ok(row) => rows.push(row),
-            Err(FleetError::Failed { message, .. }) if message == STOPPED => {
+            Err(FleetError::Stopped { .. }) => {
                 shared.writer.close();
                 return false;
             }

@@ -1,4 +1,4 @@
-//! The line, and how a client stays with a server.
+//! The model, a straight line, and a client that trains it.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -11,19 +11,20 @@ use ebbflow::train::backend::TrainedUpdate;
 use ebbflow::{ClientId, Job, Layout, Parcel, Tensor, Update};
 use tokio::sync::watch;
 
-/// y = slope x + offset: one tensor of two numbers.
+/// The model `y = slope * x + offset`: one tensor of two parameters.
 pub(crate) fn layout() -> Layout {
     Layout::new(vec![Tensor { name: "line".to_owned(), shape: vec![2], is_trained: true }])
 }
 
-/// What one client has read: pairs of x and y.
+/// The readings of one client: pairs of x and y.
 struct Line {
     readings: Vec<(f32, f32)>,
     held_out: Vec<(f32, f32)>,
 }
 
 impl Line {
-    /// On a device this would come from its sensors. Here all lies on y = 2x - 1, elsewhere at each client.
+    /// Made-up readings; a device would take them from its sensors. All clients' readings lie on `y = 2x -
+    /// 1`, at different x.
     fn at(client: ClientId) -> Line {
         let from = 0.5 * client.idx() as f32 - 1.0;
         let pairs = (0..25).map(|idx| from + 0.05 * idx as f32).map(|x| (x, 2.0 * x - 1.0));
@@ -33,12 +34,12 @@ impl Line {
     }
 }
 
-/// How far a line is from a reading.
+/// The distance of the line from a reading.
 fn error(model: &[f32], (x, y): (f32, f32)) -> f32 {
     model[0] * x + model[1] - y
 }
 
-/// The mean of half the squared errors.
+/// The loss: half the mean squared error.
 fn loss(model: &[f32], pairs: &[(f32, f32)]) -> f32 {
     pairs.iter().map(|&pair| error(model, pair).powi(2) / 2.0).sum::<f32>() / pairs.len() as f32
 }
@@ -48,7 +49,7 @@ impl Trainer for Line {
         self.readings.len() as u32
     }
 
-    /// A recipe that asks for more is refused when the client joins.
+    /// A run whose recipe needs more capabilities is refused when the client joins.
     fn capabilities(&self) -> Capabilities {
         Capabilities { partial: true, probe: true, evaluate: true, ..Capabilities::default() }
     }
@@ -64,16 +65,15 @@ impl Trainer for Line {
         let steps_asked = job.work.steps(self.samples());
         let learning_rate = job.learning_rate / self.readings.len() as f32;
         for steps in 1..=steps_asked.get() {
-            // The deadline has come: what is done so far is sent.
+            // The deadline has come: the work done so far is sent.
             if at_work.is_stopped() {
                 break;
             }
             losses.push(loss(&model, &self.readings));
             let errors = self.readings.iter().map(|&(x, y)| (x, error(&model, (x, y))));
-            let (slope, offset) =
-                errors.fold((0.0, 0.0), |(slope, offset), (x, e)| (slope + e * x, offset + e));
-            model[0] -= learning_rate * slope;
-            model[1] -= learning_rate * offset;
+            let (slope_grad, offset_grad) = errors.fold((0.0, 0.0), |(a, b), (x, e)| (a + e * x, b + e));
+            model[0] -= learning_rate * slope_grad;
+            model[1] -= learning_rate * offset_grad;
             at_work.report_steps(steps);
         }
         let Some(steps) = NonZeroU32::new(losses.len() as u32) else { return Ok(None) };
@@ -116,7 +116,7 @@ pub(crate) fn join_and_stay(url: &str, state_dir: &Path, token: &str) -> Result<
         state_dir: Some(state_dir.to_owned()),
         ..JoinOptions::default()
     };
-    // Whoever holds the other end can tell it to stop, or to leave for good.
+    // The sender of this channel can make the client stop, or leave for good.
     let (_end, until) = watch::channel(StopSignal::Continue);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! What the tests of the program have in common: a way to run it and look at what it left.
+//! Helpers for the tests of the program: running it, and reading what it wrote.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
 use std::collections::BTreeMap;
@@ -12,12 +12,12 @@ pub(crate) fn ebbflow() -> Command {
     command
 }
 
-/// Runs the program with these words.
+/// Runs the program with these arguments.
 pub(crate) fn run(words: &[&str]) -> Output {
     ebbflow().args(words).output().expect("the program starts")
 }
 
-/// Runs the program, which must succeed, and gives its output.
+/// Runs the program, which must succeed; returns its output.
 pub(crate) fn succeed(words: &[&str]) -> String {
     let output = run(words);
     let error = String::from_utf8_lossy(&output.stderr);
@@ -25,7 +25,7 @@ pub(crate) fn succeed(words: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("output is text")
 }
 
-/// Runs the program, which must fail, and gives what it says about it.
+/// Runs the program, which must fail; returns its message.
 pub(crate) fn fail(words: &[&str]) -> String {
     let output = run(words);
     assert!(!output.status.success(), "{words:?} succeeded:\n{}", String::from_utf8_lossy(&output.stdout));
@@ -44,8 +44,8 @@ pub(crate) fn write(folder: &Path, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
-/// Everything in a run folder that must be equal between equal runs: all but the clock and the lock. What is in a folder
-/// of it has that folder's name before its own.
+/// The files of a run folder that must be equal between equal runs: all but the clock and the lock. Keys are
+/// paths within the folder.
 pub(crate) fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).expect("the run has a folder") {
@@ -80,7 +80,7 @@ pub(crate) fn record(place: &Path, name: &str, text: &str, words: &[&str]) -> Pa
     out
 }
 
-/// After how many rounds a run has checkpoints, ascending.
+/// The rounds after which a run has checkpoints, ascending.
 pub(crate) fn checkpoints(folder: &Path) -> Vec<u32> {
     let number = |name: &String| name.strip_prefix("checkpoint-")?.strip_suffix(".ebb")?.parse().ok();
     contents(folder).keys().filter_map(number).collect()

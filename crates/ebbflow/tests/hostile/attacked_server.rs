@@ -1,4 +1,4 @@
-//! The server under attack, the honest clients beside it, and what both lose.
+//! A server under attack with honest clients, and measurements of what both lose.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,27 +13,27 @@ use crate::member::Member;
 use crate::peer::PATIENCE;
 use crate::served::{KillOnDrop, PROGRAM, text, token};
 
-/// How often a condition is looked at.
+/// How often a condition is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How much memory a server may take because of an attack, in bytes.
+/// How much memory an attack may cost the server, in bytes.
 pub(crate) const MOST_GROWTH: u64 = 16 << 20;
 
-/// A run that goes on for as long as the test does.
+/// More rounds than any test lasts.
 pub(crate) const ENDLESS: u32 = 10_000_000;
 
-/// What is served.
+/// The configuration of the server.
 pub(crate) struct Plan {
     pub(crate) rounds: u32,
-    /// The data, and tables of the run that are not below.
+    /// The data, and tables of the run other than the defaults below.
     pub(crate) run: &'static str,
-    /// More of `[serve]`.
+    /// More keys of `[serve]`.
     pub(crate) serve: &'static str,
-    /// How many files the server may open, if that is bounded.
+    /// The server's limit of open files, if any.
     pub(crate) files: Option<u32>,
-    /// What is in the file `scrapes`.
+    /// The contents of the metrics token's file.
     pub(crate) token: Option<&'static str>,
-    /// Whether it logs as JSON.
+    /// Whether the server logs as JSON.
     pub(crate) json: bool,
 }
 
@@ -49,7 +49,7 @@ impl Default for Plan {
 
 /// A server as a process, and its folder.
 pub(crate) struct AttackedServer {
-    // Ended before the folder goes.
+    // Dropped before the folder is removed.
     server: KillOnDrop,
     clients: Vec<KillOnDrop>,
     pub(crate) address: SocketAddr,
@@ -63,7 +63,7 @@ impl AttackedServer {
     pub(crate) fn start(plan: &Plan) -> AttackedServer {
         let folder = tempfile::tempdir().unwrap();
         let (file, out) = (folder.path().join("fleet.toml"), folder.path().join("served"));
-        // Whoever takes this port in between is another test's server, of which there are few.
+        // Another test's server could take this port before ours binds it; there are few of them.
         let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let Plan { rounds, run, serve, .. } = plan;
         let settings = format!(
@@ -101,7 +101,7 @@ impl AttackedServer {
         AttackedServer { server, clients: Vec::new(), address, metrics, token, log_lines, folder }
     }
 
-    /// Lets so many honest clients join, each a process.
+    /// Starts this many honest clients, each as a process.
     pub(crate) fn join(&mut self, count: usize) {
         for _ in 0..count {
             let state_dir = self.folder.path().join(format!("client-{}", self.clients.len()));
@@ -121,7 +121,7 @@ impl AttackedServer {
         }
     }
 
-    /// A hostile client that is in and ready.
+    /// A hostile client that is enrolled and ready.
     pub(crate) fn member(&self) -> Member {
         Member::join(self.address, &self.token, 50)
     }
@@ -130,7 +130,7 @@ impl AttackedServer {
         &self.token
     }
 
-    /// Waits until something is so.
+    /// Waits until a condition holds.
     #[track_caller]
     pub(crate) fn wait_until(&mut self, what: &str, mut reached: impl FnMut(&AttackedServer) -> bool) {
         let began = Instant::now();
@@ -144,7 +144,7 @@ impl AttackedServer {
         }
     }
 
-    /// Waits until so many more rounds are recorded than there are.
+    /// Waits until this many more rounds are recorded.
     #[track_caller]
     pub(crate) fn wait_for_rounds(&mut self, count: usize) -> Vec<Value> {
         let before = self.rows().len();
@@ -165,10 +165,10 @@ impl AttackedServer {
         }
     }
 
-    /// The rounds that are recorded.
+    /// The recorded rounds.
     pub(crate) fn rows(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.out().join("rounds.jsonl")).unwrap_or_default();
-        // The last line may be on its way.
+        // The last line may be incomplete.
         text.split_inclusive('\n')
             .filter(|line| line.ends_with('\n'))
             .map(|line| serde_json::from_str(line).unwrap())
@@ -179,7 +179,7 @@ impl AttackedServer {
         self.folder.path().join("served")
     }
 
-    /// What the server has said on its standard error.
+    /// The lines that the server has written to standard error.
     pub(crate) fn log_lines(&self) -> Vec<String> {
         self.log_lines.lock().unwrap().clone()
     }
@@ -189,7 +189,7 @@ impl AttackedServer {
         log_lines[log_lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// The memory that the server has, in bytes.
+    /// The memory of the server in bytes, from this field of its status.
     fn memory_bytes(&self, memory_field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.server.0.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(memory_field)?.strip_prefix(':'));
@@ -197,21 +197,21 @@ impl AttackedServer {
         kilobytes * 1024
     }
 
-    /// The most memory that the server takes during an attack, beyond what it had before.
+    /// The peak of the server's memory during an attack, beyond its memory before.
     pub(crate) fn growth(&mut self, attack: impl FnOnce(&mut AttackedServer)) -> u64 {
-        // So that the highest mark is that of the attack; where the system does not allow it, it is no lower.
+        // Resets the peak to the present memory. Where the system forbids it, the peak is only larger.
         let _ = std::fs::write(format!("/proc/{}/clear_refs", self.server.0.id()), "5");
         let before = self.memory_bytes("VmRSS");
         attack(self);
         self.memory_bytes("VmHWM").saturating_sub(before)
     }
 
-    /// Asks at the address of the metrics; nothing if there is no answer.
+    /// Scrapes the metrics; `None` if there is no answer.
     pub(crate) fn scrape(&self) -> Option<String> {
         self.scrape_with("")
     }
 
-    /// The same with more headers.
+    /// The same with additional headers.
     pub(crate) fn scrape_with(&self, headers: &str) -> Option<String> {
         let mut stream = TcpStream::connect(self.metrics).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -221,12 +221,12 @@ impl AttackedServer {
         response.starts_with("HTTP/1.1 200").then_some(response)
     }
 
-    /// A connection to the address of the metrics on which nothing is asked.
+    /// A connection to the metrics' address that sends no request.
     pub(crate) fn idle_scrape(&self) -> TcpStream {
         TcpStream::connect(self.metrics).unwrap()
     }
 
-    /// A figure of the metrics: 0 if it is not there.
+    /// The value of a metric; 0 if it does not exist.
     pub(crate) fn metric(&self, name: &str) -> u64 {
         let text = self.scrape().expect("metrics are answered");
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -238,14 +238,14 @@ impl AttackedServer {
         self.metric(&format!("ebbflow_refused_total{{reason=\"{reason}\"}}"))
     }
 
-    /// Waits until so many clients are connected.
+    /// Waits until this many clients are connected.
     #[track_caller]
     pub(crate) fn wait_until_connected(&mut self, count: u64) {
         self.wait_until("clients are connected", |house| house.metric("ebbflow_clients_connected") == count);
     }
 }
 
-/// The clients that a row names under a key: ranges of first and last.
+/// The clients that a row lists under a key, as ranges of first and last.
 pub(crate) fn clients(row: &Value, key: &str) -> Vec<u64> {
     let ranges = row[key].as_array().into_iter().flatten();
     ranges
@@ -256,7 +256,7 @@ pub(crate) fn clients(row: &Value, key: &str) -> Vec<u64> {
         .collect()
 }
 
-/// In how many of these rounds a client that was asked did not answer in time.
+/// How many selections of honest clients in these rounds brought no update in time.
 pub(crate) fn n_lost(rows: &[Value], honest: &[u64]) -> usize {
     let silent = |row: &Value| {
         let (selected, whole) = (clients(row, "asked"), clients(row, "whole"));

@@ -1,4 +1,4 @@
-//! Strangers take as many connections as they can, and say nothing.
+//! Unauthenticated peers open as many connections as they can, and send nothing.
 
 use std::net::{SocketAddr, TcpStream};
 
@@ -9,7 +9,7 @@ const ROUNDS: u32 = 50;
 
 #[test]
 fn two_thousand_idle_connections_leave_an_honest_run_its_descriptors() {
-    // This process holds them all.
+    // This process holds all of these connections.
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();

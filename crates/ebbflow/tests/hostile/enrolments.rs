@@ -1,13 +1,13 @@
-//! A stranger enrols with tokens that nobody made.
+//! An unauthenticated peer enrols with forged tokens.
 
 use crate::attacked_server::{AttackedServer, MOST_GROWTH, Plan, n_lost};
 use crate::peer::{Peer, bytes};
 
-/// So many at a time, as the server allows.
+/// The number of concurrent enrolments that the server allows.
 const AT_ONCE: usize = 8;
 const TIMES: usize = 500;
 
-/// So many refusals of a kind are logged, and then one in so many.
+/// This many refusals of a kind are logged, and then only one in this many.
 const MOST_LINES: usize = 1000;
 
 #[test]
@@ -27,7 +27,7 @@ fn a_flood_of_bad_tokens_takes_little_memory_few_lines_and_no_round() {
             });
             match replies {
                 Ok(()) => n_requests += AT_ONCE,
-                // Nobody is in on it for too long.
+                // The server limits the life of an unauthenticated connection.
                 Err(_) => peer = Peer::connect(house.address).unwrap(),
             }
         }

@@ -12,7 +12,7 @@ const CONNECTIONS: usize = 100;
 
 #[test]
 fn five_thousand_unread_fetches_take_little_memory_and_no_round() {
-    // The round stays open for the one that fetches.
+    // The round stays open because it waits for the fetching client.
     let serve = "min_up = 3\ndeadline_s = 600.0";
     let mut house = AttackedServer::start(&Plan { run: LARGE, serve, ..Plan::default() });
     let mut member = house.member();
@@ -32,13 +32,13 @@ fn five_thousand_unread_fetches_take_little_memory_and_no_round() {
             fetch_often(&mut peer, &fetch, FETCHES / CONNECTIONS);
             many.push(peer);
         }
-        // The server has come so far once it speaks to the same client.
+        // The server has handled all fetches once it answers the same client.
         let mut last = Peer::connect(house.address).unwrap();
         let held = last.call_unary("Held", &member.fetch(&job)).unwrap();
         assert!(last.receive(held).unwrap().is_some());
     });
     assert!(growth < MOST_GROWTH, "{growth} bytes");
-    // The honest clients go on once the other lets go of its job.
+    // The honest clients continue once the hostile one gives up its job.
     member.send_failure(job.round, "no time").unwrap();
     let rows = house.wait_for_rounds(1);
     assert_eq!(crate::attacked_server::n_lost(&rows, &honest(member.client)), 0);

@@ -1,4 +1,4 @@
-//! A client writes what looks like lines of the log.
+//! A client sends text that looks like lines of the log.
 
 use crate::attacked_server::{AttackedServer, Plan};
 use crate::member::Member;
@@ -6,7 +6,7 @@ use crate::member::Member;
 const FORGED: &str =
     "no memory\n2026-11-19T04:00:00.000000Z  INFO revoked client=0\r\n\u{1b}[2J{\"message\":\"revoked\"}";
 
-/// What the server logs of a client that calls itself so, and fails with the same words.
+/// The server's log of a client with this version text, which fails with the same text.
 fn logged(json: bool) -> Vec<String> {
     let mut house = AttackedServer::start(&Plan { serve: "deadline_s = 0.5", json, ..Plan::default() });
     let mut member = Member::join_as(house.address, house.token(), 50, FORGED);
@@ -35,7 +35,7 @@ fn no_line_of_json_has_two_messages() {
     for line in lines {
         let read: serde_json::Value = serde_json::from_str(line).unwrap();
         assert!(read["message"] != "revoked", "{line}");
-        // What is within a string has its quotes escaped.
+        // Quotes within a string are escaped.
         assert_eq!(line.matches("\"message\":").count(), 1, "{line}");
     }
 }

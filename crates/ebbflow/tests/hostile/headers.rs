@@ -1,4 +1,4 @@
-//! A stranger sends headers that do not end.
+//! An unauthenticated peer sends headers without end.
 
 use crate::attacked_server::{AttackedServer, MOST_GROWTH, Plan, n_lost};
 use crate::peer::{CONTINUATION, HEADERS, Peer, call, frame, header};
@@ -15,7 +15,7 @@ fn headers_that_do_not_end_take_little_memory_and_no_round() {
             let mut peer = Peer::connect(house.address).unwrap();
             let stream = peer.stream();
             let mut sent = peer.write(&frame(HEADERS, 0, stream, &call("Attend")));
-            // Eighty megabytes, if they are taken.
+            // Eighty megabytes, if the server accepts them.
             for _ in 0..10_000 {
                 if sent.is_err() {
                     break;

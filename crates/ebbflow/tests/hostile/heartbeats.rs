@@ -1,4 +1,4 @@
-//! A client says that it is there without end, and hears nothing.
+//! A client sends heartbeats without end, and reads nothing.
 
 use crate::attacked_server::{AttackedServer, MOST_GROWTH, Plan, n_lost};
 use crate::member::HEARTBEAT;
@@ -8,7 +8,7 @@ const BEATS: u32 = 200_000;
 
 #[test]
 fn a_flood_of_heartbeats_takes_little_memory_and_no_round() {
-    // It takes a job and goes: that round waits for it, and no other.
+    // It takes a job and disconnects: only that round waits for it.
     let mut house = AttackedServer::start(&Plan { serve: "min_up = 2\ndeadline_s = 2.0", ..Plan::default() });
     house.join(2);
     house.wait_for_rounds(20);

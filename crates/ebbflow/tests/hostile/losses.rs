@@ -1,4 +1,4 @@
-//! A client that holds one sample says a loss beyond all others', where those with the largest are asked.
+//! A client with one sample reports a huge loss, where the clients with the largest losses are selected.
 
 use crate::attacked_server::{AttackedServer, Plan, clients};
 use crate::member::Member;
@@ -8,7 +8,7 @@ const ROUNDS: u32 = 40;
 const POWER_OF_CHOICE: &str = "recipe = \"pow-d\"\n[data]\nkind = \"synthetic\"\nclients = 5\nsamples_max = 100\n\
                                [local]\nlearning_rate = 0.05\nepochs = 1\nbatch_size = 10\n[select]\ncohort = 1\ncandidates = 5\n";
 
-/// Joins with one sample, and says to every question that its loss is as large as can be; it answers no job.
+/// Joins with one sample and reports the largest possible loss to every probe; it returns no updates.
 pub(crate) fn report_huge_losses(house: &AttackedServer) -> u64 {
     let mut member = Member::join(house.address, house.token(), 1);
     let client = member.client;
@@ -26,7 +26,8 @@ pub(crate) fn report_huge_losses(house: &AttackedServer) -> u64 {
     client
 }
 
-/// Of five losses two count as the largest, so that the liar ties with one other, and a draw decides.
+/// Of five losses the two largest count as equal, so that the hostile client ties with one other and a draw
+/// decides.
 #[test]
 fn an_outlying_loss_does_not_have_its_client_selected_in_every_round() {
     let serve = "min_up = 5\ndeadline_s = 1.0";

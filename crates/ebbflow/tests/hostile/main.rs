@@ -1,5 +1,5 @@
-//! Hostile peers, written from bare sockets, against the program as it ships: what an attack costs the server
-//! in memory, and the honest clients beside it in answers.
+//! Hostile peers, written with bare sockets, against the program as it ships. Measured are the server's
+//! memory and the honest clients' updates.
 #![cfg(target_os = "linux")]
 
 mod attacked_server;

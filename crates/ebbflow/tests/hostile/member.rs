@@ -1,4 +1,4 @@
-//! A client that enrolled and is in, and does as it pleases.
+//! A client that enrolled and breaks the protocol as it likes.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use crate::peer::{Fields, Gone, Peer, bytes, float, number};
 /// The version of the protocol.
 const VERSION: u64 = 1;
 
-// What a client says, by field.
+// The client's messages, by field number.
 const HELLO: u32 = 1;
 pub(crate) const HEARTBEAT: u32 = 2;
 const UPDATE: u32 = 3;
@@ -15,20 +15,20 @@ const PROBE_RESULT: u32 = 4;
 const FAILED: u32 = 6;
 const READY: u32 = 8;
 
-// What a server says, by field.
+// The server's messages, by field number.
 const WELCOME: u32 = 1;
 const JOB: u32 = 3;
 pub(crate) const PROBE: u32 = 4;
 pub(crate) const SETTLED: u32 = 7;
 
-/// What it was asked to do.
+/// A job from the server.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) round: u64,
     ticket: Vec<u8>,
     /// The digest of the model.
     pub(crate) model: Vec<u8>,
-    /// How many bytes that has.
+    /// The length of the model in bytes.
     pub(crate) model_bytes: u64,
 }
 
@@ -44,7 +44,7 @@ impl Job {
     }
 }
 
-/// A client.
+/// An enrolled client.
 pub(crate) struct Member {
     pub(crate) peer: Peer,
     attends: u32,
@@ -54,12 +54,12 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Enrols with a token, and is ready with so many samples.
+    /// Enrols with a token, and reports this many samples.
     pub(crate) fn join(address: SocketAddr, token: &str, samples: u64) -> Member {
         Member::join_as(address, token, samples, "hostile")
     }
 
-    /// The same, as this software.
+    /// The same, with a software version of its own.
     pub(crate) fn join_as(address: SocketAddr, token: &str, samples: u64, software: &str) -> Member {
         let mut peer = Peer::connect(address).expect("it is let in");
         let secret = (0..32).map(|at| (std::process::id() as u8).wrapping_add(at)).collect::<Vec<u8>>();
@@ -81,23 +81,23 @@ impl Member {
         member.send(HELLO, &hello.concat()).expect("it is let in");
         let welcome = member.receive(WELCOME).expect("it is let in");
         member.session = welcome.bytes(2).to_vec();
-        // It says its loss where it is asked.
+        // It answers probes.
         let capabilities = number(4, 1);
         member.send(READY, &[number(1, samples), bytes(2, &capabilities)].concat()).expect("it is let in");
         member
     }
 
-    /// Says something.
+    /// Sends a message.
     pub(crate) fn send(&mut self, field: u32, body: &[u8]) -> Result<(), Gone> {
         self.peer.send(self.attends, &bytes(field, body), false)
     }
 
-    /// The next thing of a kind that the server says.
+    /// The next message of a kind.
     pub(crate) fn receive(&mut self, field: u32) -> Result<Fields, Gone> {
         self.receive_any(&[field]).map(|(_, received)| received)
     }
 
-    /// The next of one of some kinds.
+    /// The next message of one of several kinds.
     pub(crate) fn receive_any(&mut self, fields: &[u32]) -> Result<(u32, Fields), Gone> {
         loop {
             let received = self.peer.receive(self.attends)?.ok_or(Gone)?;
@@ -111,23 +111,23 @@ impl Member {
         self.receive(JOB).map(|fields| Job::of(&fields))
     }
 
-    /// Its next job, or the round of the next question for its loss.
+    /// Its next job, or the round of the next probe.
     pub(crate) fn job_or_probe(&mut self) -> Result<Result<Job, u64>, Gone> {
         let (field, fields) = self.receive_any(&[JOB, PROBE])?;
         Ok(if field == JOB { Ok(Job::of(&fields)) } else { Err(fields.number(1)) })
     }
 
-    /// Says its loss at the model of a round.
+    /// Reports its loss at the model of a round.
     pub(crate) fn send_loss(&mut self, round: u64, loss: f32) -> Result<(), Gone> {
         self.send(PROBE_RESULT, &[number(1, round), float(2, loss)].concat())
     }
 
-    /// Says that it cannot do a job.
+    /// Reports that it cannot do a job.
     pub(crate) fn send_failure(&mut self, round: u64, message: &str) -> Result<(), Gone> {
         self.send(FAILED, &[number(1, round), bytes(2, message.as_bytes())].concat())
     }
 
-    /// Sends these vectors and answers a job with them; what the server says of it, nothing if that is good.
+    /// Uploads these vectors as its update; returns the server's complaint, if any.
     pub(crate) fn send_update(&mut self, job: &Job, packed: &[u8], samples: u64) -> Result<String, Gone> {
         let content = content_reference(packed);
         let stream = self.peer.open("Send")?;
@@ -156,8 +156,7 @@ impl Member {
         }
     }
 
-    /// Begins to send vectors of so many bytes, and sends none: the stream. The digest says which they would
-    /// be.
+    /// Announces an upload of this size under this digest, and sends nothing; returns its stream.
     pub(crate) fn begin_upload(&mut self, digest: [u8; 32], size: u64) -> Result<u32, Gone> {
         let stream = self.peer.open("Send")?;
         let content = [bytes(1, &digest), number(2, size)].concat();
@@ -166,23 +165,23 @@ impl Member {
         Ok(stream)
     }
 
-    /// The message that asks for a model.
+    /// The message that requests a model.
     pub(crate) fn fetch(&self, job: &Job) -> Vec<u8> {
         [bytes(1, &self.session), bytes(2, &job.model)].concat()
     }
 }
 
-/// What tells this client from others of the same process.
+/// A value that differs between clients of the same process.
 fn token_like(peer: &Peer) -> Vec<u8> {
     peer.stream.local_addr().expect("it is connected").port().to_be_bytes().to_vec()
 }
 
-/// The name of vectors and how long they are.
+/// The digest and the length of packed vectors.
 fn content_reference(packed: &[u8]) -> Vec<u8> {
     [bytes(1, ebb_net::Digest::of(packed).bytes()), number(2, packed.len() as u64)].concat()
 }
 
-/// Vectors as they travel: of the model, and of those beside it by their names.
+/// Packed vectors as they travel: the model, and side vectors by name.
 pub(crate) fn packed(model: &[f32], sides: &[(&str, &[f32])]) -> Vec<u8> {
     let mut packed = b"EBB1".to_vec();
     packed.extend([0, 0, sides.len() as u8]);

@@ -1,5 +1,5 @@
-//! HTTP/2, gRPC and Protocol Buffers by hand, as far as an attack needs them: nothing of ours is between it
-//! and the server.
+//! HTTP/2, gRPC and Protocol Buffers by hand, as far as an attack needs them, independent of this project's
+//! network code.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -19,18 +19,18 @@ pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 
-/// The reason of a reset: it is not wanted any more.
+/// The error code of a reset stream: CANCEL.
 pub(crate) const CANCEL: [u8; 4] = 8_u32.to_be_bytes();
 
-/// The setting of how much may be sent on a stream before it is read.
+/// The setting of the flow-control window of a stream.
 const INITIAL_WINDOW_SIZE: u16 = 4;
 /// More than a server ever sends here.
 const LARGE_WINDOW: u32 = 1 << 30;
 
-/// A failure bound: whatever is waited for comes much sooner.
+/// A bound on failure; everything that is waited for comes much sooner.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a frame carries at most, unless the other side allows more.
+/// The largest frame payload, unless the other side allows more.
 const MOST_IN_A_FRAME: usize = 16_384;
 
 /// A frame as it travels.
@@ -39,7 +39,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// A header, as a literal that no table remembers.
+/// A header as a literal that no table indexes.
 pub(crate) fn header(name: &str, value: &str) -> Vec<u8> {
     let [name, value] = [name, value].map(|text| {
         let length = u8::try_from(text.len()).ok().filter(|length| *length < 127).expect("it is short");
@@ -62,7 +62,7 @@ pub(crate) fn call(rpc: &str) -> Vec<u8> {
     all.iter().flat_map(|(name, value)| header(name, value)).collect()
 }
 
-/// A message of gRPC.
+/// A gRPC message.
 pub(crate) fn message(body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len()).expect("messages are short").to_be_bytes();
     [&[0], length.as_slice(), body].concat()
@@ -78,7 +78,7 @@ fn varint(mut value: u64) -> Vec<u8> {
     bytes
 }
 
-/// A field that is a whole number or a truth.
+/// A field that is an integer or a boolean.
 pub(crate) fn number(field: u32, value: u64) -> Vec<u8> {
     [varint(u64::from(field << 3)), varint(value)].concat()
 }
@@ -88,12 +88,12 @@ pub(crate) fn bytes(field: u32, value: &[u8]) -> Vec<u8> {
     [varint(u64::from(field << 3 | 2)), varint(value.len() as u64), value.to_vec()].concat()
 }
 
-/// A field that is a number of four bytes.
+/// A field that is a 32-bit float.
 pub(crate) fn float(field: u32, value: f32) -> Vec<u8> {
     [varint(u64::from(field << 3 | 5)), value.to_le_bytes().to_vec()].concat()
 }
 
-/// The fields of a message that is read: numbers, and bytes.
+/// The fields of a received message: integers, and bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Fields {
     numbers: BTreeMap<u32, u64>,
@@ -136,7 +136,7 @@ impl Fields {
         self.bytes.get(&field).map_or(&[], Vec::as_slice)
     }
 
-    /// A message within it, if it is there.
+    /// A nested message, if it exists.
     pub(crate) fn message(&self, field: u32) -> Option<Fields> {
         self.bytes.get(&field).map(|bytes| Fields::of(bytes))
     }
@@ -159,23 +159,23 @@ fn take_varint(rest: &mut &[u8]) -> u64 {
 pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
     next: u32,
-    /// What came on each stream and was not looked at.
+    /// Received data of each stream that was not looked at yet.
     received: BTreeMap<u32, Vec<u8>>,
     ended: BTreeMap<u32, bool>,
     unread: Vec<u8>,
 }
 
-/// The connection is gone.
+/// The connection is closed.
 #[derive(Debug)]
 pub(crate) struct Gone;
 
 impl Peer {
-    /// One that reads whatever comes.
+    /// A peer with a large flow-control window.
     pub(crate) fn connect(address: SocketAddr) -> Result<Peer, Gone> {
         Peer::with_window(address, LARGE_WINDOW)
     }
 
-    /// One to which so many bytes may be sent on each stream.
+    /// A peer with this flow-control window on each stream.
     pub(crate) fn with_window(address: SocketAddr, window: u32) -> Result<Peer, Gone> {
         let stream = TcpStream::connect(address).map_err(|_| Gone)?;
         stream.set_read_timeout(Some(PATIENCE)).expect("it can be set");
@@ -208,7 +208,7 @@ impl Peer {
         Ok(stream)
     }
 
-    /// Says something on a stream.
+    /// Sends a message on a stream.
     pub(crate) fn send(&mut self, stream: u32, body: &[u8], last: bool) -> Result<(), Gone> {
         let message = message(body);
         let mut frames = Vec::new();
@@ -220,23 +220,23 @@ impl Peer {
         self.write(&frames)
     }
 
-    /// Ends a stream: it is not wanted any more.
+    /// Cancels a stream.
     pub(crate) fn reset(&mut self, stream: u32) -> Result<(), Gone> {
         self.write(&frame(RST_STREAM, 0, stream, &CANCEL))
     }
 
-    /// A whole call with one message; the stream.
+    /// Makes a whole call with one message; returns its stream.
     pub(crate) fn call_unary(&mut self, rpc: &str, body: &[u8]) -> Result<u32, Gone> {
         let stream = self.open(rpc)?;
         self.send(stream, body, true)?;
         Ok(stream)
     }
 
-    /// The next message on a stream; nothing once the stream has ended.
+    /// The next message on a stream; `None` once the stream has ended.
     pub(crate) fn receive(&mut self, stream: u32) -> Result<Option<Fields>, Gone> {
         let began = Instant::now();
         loop {
-            // Pings keep coming, whatever else does not.
+            // Pings keep coming even if nothing else does.
             if began.elapsed() > PATIENCE {
                 return Err(Gone);
             }
@@ -262,7 +262,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Reads until the server hangs up.
+    /// Reads until the server closes the connection.
     pub(crate) fn wait_until_closed(&mut self) {
         let began = Instant::now();
         while self.take_frame().is_ok() {
@@ -270,13 +270,13 @@ impl Peer {
         }
     }
 
-    /// Waits until the server says how much it takes, which is more than without a word.
+    /// Waits for the server's settings, which grant more than the default window.
     pub(crate) fn wait_until_settings(&mut self) -> Result<(), Gone> {
         while self.take_frame()? != WINDOW_UPDATE {}
         Ok(())
     }
 
-    /// Reads a frame, and answers those that want an answer; its kind.
+    /// Reads a frame and replies where the protocol demands it; returns its kind.
     fn take_frame(&mut self) -> Result<u8, Gone> {
         self.fill(9)?;
         let length = usize::from(self.unread[0]) << 16

@@ -1,4 +1,4 @@
-//! A stranger opens streams and resets each at once.
+//! An unauthenticated peer opens streams and resets each at once.
 
 use crate::attacked_server::{AttackedServer, MOST_GROWTH, Plan, n_lost};
 use crate::peer::{CANCEL, END_HEADERS, HEADERS, Peer, RST_STREAM, call, frame};

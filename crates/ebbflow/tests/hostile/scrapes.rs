@@ -1,13 +1,13 @@
-//! Connections at the address of the metrics on which nothing is asked.
+//! Idle connections at the address of the metrics.
 
 use std::io::{ErrorKind, Read};
 
 use crate::attacked_server::{AttackedServer, Plan};
 
-/// As many as are answered at once.
+/// The number of connections that are served at once.
 const IDLE: usize = 64;
 
-/// A machine that stands still for seconds makes an attempt say nothing.
+/// A machine that stalls for seconds makes an attempt inconclusive, so there are several.
 const ATTEMPTS: usize = 5;
 
 #[test]
@@ -18,7 +18,7 @@ fn idle_connections_delay_no_scrape() {
         for _ in 0..3 {
             assert!(house.scrape().expect("it is answered").contains("ebbflow_clients_members 0"));
         }
-        // The youngest is still waited for: no scrape had to wait until the idle were given up.
+        // The youngest connection is still open, so no scrape had to wait until the idle ones timed out.
         let youngest = idle.last_mut().unwrap();
         youngest.set_nonblocking(true).unwrap();
         youngest.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
@@ -27,7 +27,7 @@ fn idle_connections_delay_no_scrape() {
 }
 
 #[test]
-fn metrics_are_for_those_who_show_the_token() {
+fn metrics_need_the_token() {
     let token = "0123456789abcdef";
     let house = AttackedServer::start(&Plan {
         serve: "metrics_token = \"scrapes\"",

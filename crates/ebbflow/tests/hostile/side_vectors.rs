@@ -1,4 +1,4 @@
-//! A client sends vectors beside its update that nobody asked for, to vote twice on what is usual.
+//! A client sends side vectors that were not requested, to count twice in the usual norm.
 
 use crate::attacked_server::{AttackedServer, Plan};
 use crate::member::packed;
@@ -14,14 +14,14 @@ fn vectors_without_a_name_or_that_no_recipe_declares_are_refused() {
     let (long, short) = ([100.0; 100], [1.0; 100]);
     let tries: [&[(&str, &[f32])]; 3] =
         [&[("", &short)], &[("/statistics", &short)], &[("one", &short), ("two", &short)]];
-    // Often enough that the lengths of the honest say what is usual.
+    // Enough rounds for the honest norms to define what is usual.
     for (count, sides) in (1..=12).zip(tries.iter().cycle()) {
         let job = member.job().unwrap();
         let settled = member.send_update(&job, &packed(&long, sides), 50).unwrap();
         assert_eq!(settled, "malformed", "{sides:?}");
         assert_eq!(house.refused("malformed"), count);
     }
-    // Alone, it counts as one of three, and is shortened to what is usual.
+    // Without them, it counts as one of three, and its update is shortened.
     let job = member.job().unwrap();
     assert_eq!(member.send_update(&job, &packed(&long, &[]), 50).unwrap(), "");
     house.wait_until("it is recorded", |house| house.rows().len() as u64 > job.round);

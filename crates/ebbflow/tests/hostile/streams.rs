@@ -1,4 +1,4 @@
-//! A stranger opens streams without end over one connection.
+//! An unauthenticated peer opens streams without end over one connection.
 
 use crate::attacked_server::{AttackedServer, MOST_GROWTH, Plan, n_lost};
 use crate::peer::{END_HEADERS, HEADERS, Peer, call, frame};

@@ -1,4 +1,4 @@
-//! A client says that it holds more samples than all others, and answers with numbers as large as there are.
+//! A client reports more samples than all others, and sends updates as large as numbers can be.
 
 use serde_json::Value;
 
@@ -6,13 +6,13 @@ use crate::attacked_server::{AttackedServer, Plan, SYNTHETIC, clients};
 use crate::member::{Member, packed};
 
 const ROUNDS: u32 = 60;
-/// So many join before the liar, and have the numbers below this.
+/// This many honest clients join first, with numbers below this.
 const HONEST: u64 = 4;
 const N_PARAMS: usize = 610;
-/// How many samples it says that it has, the next fewer where it is not let in with more.
+/// The numbers of samples that it reports; the next smaller one if the server refuses.
 const MOST_SAMPLES: [u64; 3] = [u32::MAX as u64, 10_000, 100];
 
-/// The run to its end beside four honest clients: its rows, and how accurate its model is at the end.
+/// Runs to the end with four honest clients; returns the rows, and the final accuracy.
 fn run(liar: bool) -> (Vec<Value>, f64) {
     let serve = if liar { "min_up = 5\ndeadline_s = 3.0" } else { "min_up = 4\ndeadline_s = 3.0" };
     let mut house = AttackedServer::start(&Plan { rounds: ROUNDS, run: SYNTHETIC, serve, ..Plan::default() });
@@ -25,18 +25,18 @@ fn run(liar: bool) -> (Vec<Value>, f64) {
     assert!(status.success(), "{status}: {:#?}", house.log_lines());
     let rows = house.rows();
     let accuracy =
-        rows.iter().rev().find_map(|row| row["accuracy"].as_f64()).expect("the last round is judged");
+        rows.iter().rev().find_map(|row| row["accuracy"].as_f64()).expect("the last round is evaluated");
     (rows, accuracy)
 }
 
-/// Answers twice, with as many samples as it is believed.
+/// Sends two updates, with as many samples as the server accepts.
 fn send_twice(house: &AttackedServer) {
     let (address, token) = (house.address, house.token().to_owned());
     std::thread::spawn(move || {
         let mut lies = 0;
         for samples in MOST_SAMPLES {
             let mut member = Member::join(address, &token, samples);
-            // A server that does not believe so many shows it the door.
+            // A server that refuses this many samples closes the connection.
             while let Ok(job) = member.job() {
                 if lies < 2 {
                     lies += 1;

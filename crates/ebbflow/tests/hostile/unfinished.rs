@@ -1,4 +1,4 @@
-//! Strangers begin messages on every stream that they can have, and do not finish them.
+//! Unauthenticated peers begin messages on every stream that they may open, and do not finish them.
 
 use crate::attacked_server::{AttackedServer, MOST_GROWTH, Plan, n_lost};
 use crate::peer::{DATA, Peer, frame};
@@ -6,7 +6,7 @@ use crate::peer::{DATA, Peer, frame};
 const CONNECTIONS: usize = 60;
 const STREAMS: usize = 16;
 
-/// What a message may have at most, nearly.
+/// Nearly the largest message that the server accepts.
 const LENGTH: u32 = 65_000;
 
 #[test]

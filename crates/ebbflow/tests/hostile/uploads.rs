@@ -1,4 +1,4 @@
-//! A client that holds room for uploads which it does not finish.
+//! A client reserves memory for uploads that it does not finish.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -11,7 +11,8 @@ const MIDDLING: &str = "recipe = \"dropout\"\n[data]\nkind = \"quadratic\"\nclie
                         [local]\nlearning_rate = 0.05\nsteps = 1\n[evaluate]\nevery = 1000\n";
 const UPDATE: u64 = 40_016;
 
-/// Holds room for one update again and again: by nothing, and in every other turn by a byte now and then.
+/// Reserves memory for one update again and again: by sending nothing, and in every other turn by a byte now
+/// and then.
 fn hold_reservations(mut member: Member, turns: &AtomicU32, over: &AtomicBool) {
     let mut digest = [0_u8; 32];
     let mut turn = || -> Result<(), Gone> {
@@ -41,7 +42,7 @@ fn hold_reservations(mut member: Member, turns: &AtomicU32, over: &AtomicBool) {
 
 #[test]
 fn unfinished_uploads_do_not_hold_memory_that_others_need() {
-    // One update at a time; who stands still while others wait is dropped after a second.
+    // One update at a time; an upload that stalls while others wait is dropped after a second.
     let serve = "min_up = 2\ndeadline_s = 4.0\ngrace_s = 0.0\nmemory_bytes = 50000";
     let mut house = AttackedServer::start(&Plan { run: MIDDLING, serve, ..Plan::default() });
     let mut hostile = house.member();
@@ -53,7 +54,8 @@ fn unfinished_uploads_do_not_hold_memory_that_others_need() {
     std::thread::scope(|scope| {
         scope.spawn(|| hold_reservations(hostile, &turns, &over));
         house.wait_for_rounds(1);
-        // From here on the round waits for the honest alone, for the other is still at an old job.
+        // From here on the round waits for the honest client only, because the other is still busy with an
+        // old job.
         let before = house.rows().len();
         house.wait_until("it held the room again and again", |_| turns.load(Ordering::Relaxed) >= 3);
         house.wait_for_rounds(1);

@@ -19,7 +19,7 @@ impl Drop for KillOnDrop {
     }
 }
 
-/// A server, where it is, and what it says after that.
+/// A server process, its URL, and its output after that.
 pub(crate) fn serve(file: &Path, out: &Path) -> (KillOnDrop, String, std::thread::JoinHandle<String>) {
     let mut server = Command::new(PROGRAM)
         .args(["serve", text(file), "--out", text(out)])
@@ -36,7 +36,7 @@ pub(crate) fn serve(file: &Path, out: &Path) -> (KillOnDrop, String, std::thread
     (KillOnDrop(server), url, std::thread::spawn(move || lines.collect::<Vec<_>>().join("\n")))
 }
 
-/// What clients enrol with at a server of this folder.
+/// A token of the server with this folder.
 pub(crate) fn token(out: &Path, arguments: &[&str]) -> String {
     let token = Command::new(PROGRAM).args(["token", text(out)]).args(arguments).output().unwrap();
     String::from_utf8(token.stdout).unwrap().trim().to_owned()
@@ -46,7 +46,7 @@ pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A server that goes on with whatever is in its folder, and prints its rounds.
+/// A server that resumes from the contents of its folder and prints its rounds.
 pub(crate) struct Server {
     process: KillOnDrop,
     pub(crate) url: String,
@@ -55,8 +55,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one. Once its journal was played to its end it listens; else it ended, with a code, and said
-    /// why.
+    /// Starts a server. Returns once its journal is replayed and it listens, or with its exit code and
+    /// message.
     pub(crate) fn start(file: &Path, out: &Path) -> Result<Server, (Option<i32>, String)> {
         let mut process = Command::new(PROGRAM)
             .args(["serve", text(file), "--out", text(out), "--json", "--log", "info"])
@@ -88,19 +88,19 @@ impl Server {
         }
     }
 
-    /// Waits until so many rounds more were played.
+    /// Waits until this many more rounds were played.
     pub(crate) fn play(&mut self, n_rounds: usize) {
         assert_eq!(self.rounds.by_ref().take(n_rounds).count(), n_rounds, "the server ended");
     }
 
-    /// Kills it, without warning; what it said until then.
+    /// Kills the server; returns its output.
     pub(crate) fn kill(self) -> String {
         drop(self.process);
         self.log.join().unwrap()
     }
 }
 
-/// A client of that server, by its home.
+/// A client of that server, by its state directory.
 pub(crate) fn client(url: &str, state_dir: &Path, token: Option<&str>) -> KillOnDrop {
     let mut command = Command::new(PROGRAM);
     command.args(["join", url, "--home", text(state_dir)]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -118,7 +118,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Whose recipe compares clients, whose server keeps a checkpoint of every second round, and whose model
+    /// A fleet whose recipe compares clients, whose server checkpoints every second round, and whose model
     /// comes from a file.
     pub(crate) fn new(place: &Path, serve: &str) -> Fleet {
         let file = place.join("fleet.toml");
@@ -140,7 +140,8 @@ impl Fleet {
         Fleet { file, out: place.join("served"), state_dirs: homes, token: None }
     }
 
-    /// Serves until so many rounds more were played, and then kills everybody. What the server said.
+    /// Serves until this many more rounds were played, and then kills all processes. Returns the server's
+    /// output.
     pub(crate) fn play(&mut self, n_rounds: usize) -> String {
         let mut server = Server::start(&self.file, &self.out).unwrap_or_else(|ended| panic!("{ended:?}"));
         let made = self.token.get_or_insert_with(|| token(&self.out, &["--uses", "3"]));

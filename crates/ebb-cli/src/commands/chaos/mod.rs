@@ -1,4 +1,4 @@
-//! `ebbflow swarm`: a server and its clients as processes of this machine, in a world that kills, pauses, cuts and slows them.
+//! `ebbflow chaos`: a server and its clients as local processes that are killed, paused, cut off and slowed.
 
 mod plan;
 mod proxy;
@@ -22,7 +22,7 @@ use crate::args::{ChaosArgs, DataFolderOption, Recompute};
 use crate::assemble::{planned_seed_and_rounds, read_settings};
 use crate::client_settings;
 use crate::commands::recompute;
-use crate::output::{count, print_line, print_note};
+use crate::output::{count, print_line, print_message};
 use crate::progress::on_interrupt;
 use plan::{ChaosTable, Fault};
 use proxy::{LinkState, Proxy};
@@ -31,11 +31,14 @@ pub(crate) fn run(registry: &Registry, args: &ChaosArgs) -> Result<(), CliError>
     let (tree, base) = read_settings(&args.file, &args.changes.set, args.data_folder.data.as_deref())?;
     let table = ChaosTable::read(&tree)?;
     let Some(n_rounds) = planned_seed_and_rounds(&tree)?.1 else {
-        return Err(tree.error("run.rounds", "missing; say how many").into());
+        return Err(tree.error("run.rounds", "missing; give the number of rounds").into());
     };
     let out = args.out.clone().unwrap_or_else(|| default_folder(&args.file));
     if out.exists() {
-        return Err(CliError::Usage(format!("{}: it exists; give another folder by --out", out.display())));
+        return Err(CliError::Usage(format!(
+            "{}: the folder exists; give another one by --out",
+            out.display()
+        )));
     }
     fs::create_dir_all(out.join("clients")).map_err(|error| CliError::file("creating", &out, error))?;
     let secure = tree.has("serve.tls");
@@ -55,7 +58,7 @@ pub(crate) fn run(registry: &Registry, args: &ChaosArgs) -> Result<(), CliError>
     supervisor.kill_all();
     outcome?;
     let server = out.join("server");
-    // A target that was reached may have ended it sooner.
+    // A stop condition may have ended the run earlier.
     let least = if tree.has("stop") { 0 } else { n_rounds.get() };
     supervisor
         .seen
@@ -89,23 +92,23 @@ fn default_folder(file: &Path) -> PathBuf {
     Path::new("runs").join(format!("{name}-swarm"))
 }
 
-/// An address of this machine that nobody uses.
+/// A local address that no process uses.
 fn free_address() -> std::io::Result<SocketAddr> {
     TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
-/// The rows of a record, as they stand there.
+/// The rows of a record as text.
 fn recorded(folder: &Path) -> Result<Vec<(u32, String)>, CliError> {
     let line = |row| serde_json::to_string(&row).expect("lists, texts and numbers always make JSON");
     RunFolder::open(folder)?.iter_rows()?.map(|row| Ok(row.map(|row| (row.round, line(row)))?)).collect()
 }
 
-/// Rounds as a server told them: the first time, for a server that was killed tells what it plays again.
+/// The rounds that the server printed. A server that was killed prints the rounds of its replay again.
 #[derive(Debug, Default)]
 struct SeenRounds(BTreeMap<u32, String>);
 
 impl SeenRounds {
-    /// Whether it is told for the first time; if not, it must be what was told then.
+    /// Whether the round is new. A repeated round must equal the first print.
     fn observe(&mut self, round: u32, line: String) -> Result<bool, String> {
         match self.0.get(&round) {
             None => {
@@ -113,36 +116,34 @@ impl SeenRounds {
                 Ok(true)
             }
             Some(first) if *first == line => Ok(false),
-            Some(first) => {
-                Err(format!("round {round} was played again otherwise: first {first}, and then {line}"))
-            }
+            Some(first) => Err(format!("round {round} differs in its replay: first {first}, then {line}")),
         }
     }
 
-    /// Whether a record has every round once, in order, as it was told, and at least so many.
+    /// Checks that the record has at least `least` rounds, each once, in order and as printed.
     fn check(&self, rows: &[(u32, String)], least: u32) -> Result<(), String> {
         for (next, (round, line)) in (0..).zip(rows) {
             if *round != next {
-                return Err(format!("round {round} where {next} should be"));
+                return Err(format!("round {round} is recorded where round {next} should be"));
             }
             if let Some(reported) = self.0.get(round).filter(|told| *told != line) {
                 return Err(format!(
-                    "round {round} is recorded otherwise than it was told: first {reported}, and then {line}"
+                    "round {round} is recorded differently than it was printed: printed {reported}, recorded {line}"
                 ));
             }
         }
         let n_rows = u32::try_from(rows.len()).unwrap_or(u32::MAX);
         if n_rows < least {
-            return Err(format!("{n_rows} rounds are recorded, and {least} were to be done"));
+            return Err(format!("{n_rows} rounds are recorded, but at least {least} are due"));
         }
         match self.0.keys().next_back().filter(|last| **last >= n_rows) {
-            Some(last) => Err(format!("round {last} was told, and is not recorded")),
+            Some(last) => Err(format!("round {last} was printed but not recorded")),
             None => Ok(()),
         }
     }
 }
 
-/// Where everything lies.
+/// The paths, addresses and arguments of all processes.
 struct Paths {
     file: PathBuf,
     changes: Vec<String>,
@@ -150,7 +151,7 @@ struct Paths {
     address: SocketAddr,
     ca: Option<PathBuf>,
     out: PathBuf,
-    /// What no server can say to its clients.
+    /// Arguments that clients need because the server cannot send them.
     client_arguments: Vec<String>,
     secure: bool,
 }
@@ -164,7 +165,7 @@ impl Paths {
         Ok(command)
     }
 
-    /// Starts the server, which says a line a round.
+    /// Starts the server, which prints one line a round.
     fn serve(&self, events: &Sender<Event>, generation: u32) -> Result<Child, CliError> {
         let log = self.log("server.log")?;
         let mut command = self.program()?;
@@ -221,17 +222,17 @@ impl Paths {
     }
 }
 
-/// What the players tell the director.
+/// The events that the supervisor handles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Event {
-    /// A round, and the line that tells of it.
+    /// The server printed a round, as this line.
     Round(u32, String),
     ServerEnded(u32),
-    /// Somebody wants it to end.
+    /// The user asked for the end.
     Stop,
 }
 
-/// Something to be done later.
+/// An action that is due later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Action {
     InjectFault { client: u32, fault: Fault, away_s: f64 },
@@ -260,12 +261,12 @@ impl PartialOrd for Scheduled {
 }
 impl Ord for Scheduled {
     fn cmp(&self, other: &Scheduled) -> std::cmp::Ordering {
-        // The heap gives the largest first; the soonest is wanted.
+        // The heap pops its largest element first, so the order is reversed: the soonest is largest.
         other.at.cmp(&self.at)
     }
 }
 
-/// What was done to whom, how often.
+/// How often each fault was applied.
 #[derive(Debug, Default)]
 struct Counts {
     killed: u64,
@@ -294,18 +295,18 @@ struct Supervisor {
     proxies: Vec<Proxy>,
     clients: Vec<Option<Child>>,
     server: Option<Child>,
-    /// Which start of the server this is.
+    /// The number of this start of the server.
     generation: u32,
     events: (Sender<Event>, Receiver<Event>),
     schedule: BinaryHeap<Scheduled>,
     counts: Counts,
-    /// After which rounds the server is killed.
+    /// The rounds after which the server is killed.
     server_kills: Vec<u32>,
     n_rounds: u32,
-    /// Kills that came while the server was down, and are still to be done.
+    /// Kills that fell due while the server was down, and are still pending.
     pending_kills: u32,
     seen: SeenRounds,
-    /// The latest round that was recorded, and when.
+    /// The latest recorded round, and the time when it was seen.
     last_round: Option<(u32, Instant)>,
     round_s: f64,
 }
@@ -347,7 +348,7 @@ impl Supervisor {
 
     fn run(&mut self) -> Result<(), CliError> {
         let stop = self.events.0.clone();
-        // Server and clients are ended first.
+        // The server and the clients are ended before this process.
         on_interrupt(Box::new(move || {
             let _ = stop.send(Event::Stop);
         }));
@@ -385,7 +386,7 @@ impl Supervisor {
         self.exited_unexpectedly("the server", "server.log")
     }
 
-    /// A client that gave up is not coming back, and the server might wait for it.
+    /// Fails if a client gave up, because the server might wait for it forever.
     fn check_clients(&mut self) -> Result<(), CliError> {
         let failed = |child: &mut Option<Child>| {
             let status = child.as_mut().and_then(|child| child.try_wait().ok().flatten());
@@ -404,13 +405,13 @@ impl Supervisor {
         let text = fs::read_to_string(&log).unwrap_or_default();
         let last: Vec<_> = text.lines().rev().take(5).collect();
         let last: String = last.into_iter().rev().map(|line| format!("\n  {line}")).collect();
-        CliError::Usage(format!("{who} ended by itself; the end of {}:{last}", log.display()))
+        CliError::Usage(format!("{who} ended by itself; its log {} ends with:{last}", log.display()))
     }
 
-    /// A round was recorded: blows fall.
+    /// A round was recorded: applies the faults of the next one.
     fn on_round(&mut self, round: u32, line: String) -> Result<(), CliError> {
         if !self.seen.observe(round, line).map_err(CliError::Usage)? {
-            // The server was killed and plays its journal again.
+            // The server was killed and replays its journal.
             return Ok(());
         }
         if let Some((_, at)) = self.last_round {
@@ -430,17 +431,17 @@ impl Supervisor {
             self.kill_before_the_end();
         }
         if round.is_multiple_of(20) {
-            print_note(&format!("round {round}"));
+            print_message(&format!("round {round}"));
         }
         Ok(())
     }
 
-    /// Whether the last round is the next.
+    /// Whether only one round is left.
     fn is_ending(&self) -> bool {
         self.last_round.is_some_and(|(round, _)| round + 2 >= self.n_rounds)
     }
 
-    /// Kills that would come when the run is over come at once, one after the other.
+    /// Applies kills that would fall after the end of the run at once, one after the other.
     fn kill_before_the_end(&mut self) {
         let before = self.schedule.len();
         self.schedule.retain(|scheduled| scheduled.action != Action::KillServer);
@@ -456,7 +457,7 @@ impl Supervisor {
         match fault {
             Fault::Kill => {
                 if let Some(mut child) = self.clients[idx].take() {
-                    // It may have ended by itself.
+                    // The process may have ended by itself.
                     let _ = child.kill();
                     let _ = child.wait();
                     self.counts.killed += 1;
@@ -502,7 +503,7 @@ impl Supervisor {
                     self.counts.server_killed += 1;
                     self.schedule_after(self.table.down_s(self.generation), Action::StartServer);
                 }
-                // It is down: once it is up again.
+                // The server is down; it is killed once it is up again.
                 None => self.pending_kills += 1,
             },
             Action::StartServer => {
@@ -533,7 +534,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A token for all clients, once the server has its key.
+    /// Makes a token for all clients, once the server has its key.
     fn make_token(&mut self) -> Result<String, CliError> {
         let folder = self.paths.out.join("server");
         while !folder.join(KEY_FILE).exists() {
@@ -554,7 +555,7 @@ impl Supervisor {
         Ok(key.token(&terms))
     }
 
-    /// Ends everybody who is left.
+    /// Ends all processes that are left.
     fn kill_all(&mut self) {
         for mut child in self.clients.iter_mut().filter_map(Option::take).chain(self.server.take()) {
             let _ = child.kill();
@@ -582,15 +583,15 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_is_played_again_otherwise_is_found() {
+    fn a_replayed_round_that_differs_is_found() {
         assert!(seen(&[(0, "a"), (1, "b"), (0, "a"), (1, "b"), (2, "c")]).is_ok());
         let error = seen(&[(0, "a"), (1, "b"), (1, "c")]).unwrap_err();
-        assert_eq!(error, "round 1 was played again otherwise: first b, and then c");
+        assert_eq!(error, "round 1 differs in its replay: first b, then c");
     }
 
     #[test]
-    fn a_record_has_every_round_once_as_it_was_reported() {
-        // The server may be killed after it recorded a round and before it told it.
+    fn a_record_has_every_round_once_as_it_was_printed() {
+        // The server may be killed after it recorded a round and before it printed it.
         let seen = seen(&[(0, "a"), (2, "c")]).unwrap();
         let check = |rows: &[(u32, &str)]| {
             let rows: Vec<_> = rows.iter().map(|&(round, line)| (round, line.to_owned())).collect();
@@ -598,14 +599,14 @@ mod tests {
         };
         assert_eq!(check(&[(0, "a"), (1, "b"), (2, "c")]), Ok(()));
         for (rows, expected) in [
-            (&[(0, "a"), (2, "c"), (1, "b")][..], "round 2 where 1 should be"),
-            (&[(0, "a"), (0, "a"), (1, "b"), (2, "c")], "round 0 where 1 should be"),
-            (&[(0, "a"), (1, "b"), (2, "d")], "round 2 is recorded otherwise"),
-            (&[(0, "a"), (1, "b")], "2 rounds are recorded, and 3 were to be done"),
+            (&[(0, "a"), (2, "c"), (1, "b")][..], "round 2 is recorded where round 1 should be"),
+            (&[(0, "a"), (0, "a"), (1, "b"), (2, "c")], "round 0 is recorded where round 1 should be"),
+            (&[(0, "a"), (1, "b"), (2, "d")], "round 2 is recorded differently"),
+            (&[(0, "a"), (1, "b")], "2 rounds are recorded, but at least 3 are due"),
         ] {
             let error = check(rows).unwrap_err();
             assert!(error.starts_with(expected), "{error}");
         }
-        assert!(seen.check(&[(0, "a".to_owned())], 0).unwrap_err().starts_with("round 2 was told"));
+        assert!(seen.check(&[(0, "a".to_owned())], 0).unwrap_err().starts_with("round 2 was printed"));
     }
 }

@@ -1,4 +1,4 @@
-//! The `[swarm]` table: what befalls whom, and when.
+//! The `[chaos]` table: which faults hit which process, and when.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -13,51 +13,51 @@ use serde::{Deserialize, Serialize};
 use super::proxy::LinkLimits;
 use crate::CliError;
 
-/// The `[swarm]` table.
+/// The `[chaos]` table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ChaosTable {
-    /// How many clients there are.
+    /// The number of clients.
     pub(super) clients: NonZeroU32,
     #[serde(default = "one")]
     seed: u32,
-    /// The chance of each client in each round to be killed.
+    /// The probability that a client is killed in a round.
     #[serde(default = "never")]
     kill: Probability,
-    /// To be stopped for a while.
+    /// The probability that a client is paused in a round.
     #[serde(default = "never")]
     pause: Probability,
-    /// To lose its connection for a while.
+    /// The probability that a client loses its connection in a round.
     #[serde(default = "never")]
     cut: Probability,
-    /// The chance of each cut to be silent: nothing comes through, and nobody is told.
+    /// The probability that a cut is silent: packets are lost, and neither side sees its connection close.
     #[serde(default = "never")]
     cut_silently: Probability,
-    /// Clients with chances of their own.
+    /// Clients with probabilities of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     class: Vec<FaultClass>,
-    /// How long after a round began that befalls them, from and to.
+    /// When the fault happens, in seconds after the start of the round: a range.
     #[serde(default = "at_once")]
     strike_s: [NonNegative; 2],
-    /// For how long, from and to.
+    /// How long the fault lasts, in seconds: a range.
     #[serde(default = "a_while")]
     away_s: [NonNegative; 2],
-    /// How often the server is killed, at random moments.
+    /// How often the server is killed, at random times.
     #[serde(default)]
     server_kills: u32,
-    /// How long it stays down, from and to.
+    /// How long the server stays down, in seconds: a range.
     #[serde(default = "a_moment")]
     down_s: [NonNegative; 2],
-    /// How long everything is under way, each way.
+    /// The delay of the connection in seconds, in each direction.
     #[serde(default = "zero")]
     delay_s: NonNegative,
-    /// How fast connections are, each way.
+    /// The bandwidth of the connection in bytes a second, in each direction.
     bytes_per_s: Option<Positive>,
-    /// The certificate that the server's is signed by, where [serve.tls] is given.
+    /// The authority that signed the server's certificate, if [serve.tls] is given.
     pub(super) ca: Option<PathBuf>,
 }
 
-/// Some clients, and the chances of each of them; those that are left out are 0.
+/// Some clients, with the probabilities of each; a missing probability is 0.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FaultClass {
@@ -74,7 +74,7 @@ fn one() -> u32 {
     1
 }
 fn never() -> Probability {
-    Probability::new(0.0).expect("a chance")
+    Probability::new(0.0).expect("a probability")
 }
 fn zero() -> NonNegative {
     NonNegative::new(0.0).expect("not negative")
@@ -89,7 +89,7 @@ fn a_moment() -> [NonNegative; 2] {
     [0.0, 0.5].map(|value| NonNegative::new(value).expect("not negative"))
 }
 
-/// What befalls a client.
+/// A fault of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Kill,
@@ -109,31 +109,33 @@ impl ChaosTable {
                 |message: String| Err(settings.error(&format!("class[{at}].clients"), message).into());
             if let Some(client) = class.clients.iter().find(|&&client| client >= table.clients.get()) {
                 let last = table.clients.get() - 1;
-                return wrong(format!("there is no client {client}; they are 0 to {last}"));
+                return wrong(format!("no client {client}; give numbers from 0 to {last}"));
             }
             let earlier = table.class[..at].iter().flat_map(|class| &class.clients);
             let mut seen: BTreeSet<u32> = earlier.copied().collect();
             if let Some(client) = class.clients.iter().find(|&&client| !seen.insert(client)) {
-                return wrong(format!("client {client} is named twice; name it once"));
+                return wrong(format!("client {client} is listed twice; list it once"));
             }
         }
         for (key, probabilities) in probabilities {
             if probabilities.iter().map(|probability| probability.get()).sum::<f64>() > 1.0 {
                 return Err(settings
-                    .error(&key, "kill, pause and cut together are more than 1; give less")
+                    .error(&key, "the probabilities of kill, pause and cut add up to more than 1; lower them")
                     .into());
             }
         }
         let times = [("strike_s", table.strike_s), ("away_s", table.away_s), ("down_s", table.down_s)];
         for (key, [from, to]) in times {
             if from.get() > to.get() {
-                return Err(settings.error(key, "the shortest time first, then the longest").into());
+                return Err(settings
+                    .error(key, "not a range; give the shortest time first, then the longest")
+                    .into());
             }
         }
         Ok(table)
     }
 
-    /// What befalls a client in a round, how long after its beginning, and for how long it is away.
+    /// The fault of a client in a round: its kind, its start after that of the round, and its duration.
     pub(super) fn fault(&self, round: u32, client: u32) -> Option<(Fault, f64, f64)> {
         let mut stream =
             Stream::of_client_round(u64::from(self.seed), "swarm", round, ClientId::new(client as usize));
@@ -153,30 +155,30 @@ impl ChaosTable {
         Some((if silent { Fault::Silence } else { fault }, strike_s, away_s))
     }
 
-    /// After which rounds the server is killed.
+    /// The rounds after which the server is killed.
     pub(super) fn server_kills(&self, n_rounds: u32) -> Vec<u32> {
         let mut stream = Stream::of_run(u64::from(self.seed), "swarm server");
-        // Not after the last one, when it is about to end.
+        // Not after the last round, when the server is about to end.
         let rounds = n_rounds.saturating_sub(1).max(1) as usize;
         (0..self.server_kills).map(|_| stream.below(rounds) as u32).collect()
     }
 
-    /// At which part of the next round that is.
+    /// The time of the kill, as a share of the following round.
     pub(super) fn kill_moment(&self, round: u32) -> f64 {
         Stream::of_round(u64::from(self.seed), "swarm when", round).uniform()
     }
 
-    /// The same of a kill that came while the server was down, for the life that begins then.
+    /// The same for a kill that was deferred because the server was down, by the number of its next start.
     pub(super) fn deferred_kill_moment(&self, life: u32) -> f64 {
         Stream::of_round(u64::from(self.seed), "swarm again", life).uniform()
     }
 
-    /// How often the server is to be killed.
+    /// How often the server is killed in all.
     pub(super) fn n_server_kills(&self) -> u32 {
         self.server_kills
     }
 
-    /// How long the server stays down.
+    /// How long the server stays down, in seconds.
     pub(super) fn down_s(&self, life: u32) -> f64 {
         interpolate(self.down_s, Stream::of_round(u64::from(self.seed), "swarm down", life).uniform())
     }
@@ -191,7 +193,7 @@ fn interpolate([from, to]: [NonNegative; 2], part: f64) -> f64 {
     from.get() + part * (to.get() - from.get())
 }
 
-/// Stops a process, or lets it go on; whether that could be done.
+/// Pauses or resumes a process; returns whether that worked.
 #[cfg(unix)]
 pub(super) fn pause(child: &Child, stop: bool) -> bool {
     use rustix::process::{Pid, Signal, kill_process};

@@ -1,4 +1,4 @@
-//! A connection that can be cut, delayed and slowed.
+//! A local proxy whose connection can be cut, delayed and slowed.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,33 +12,33 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// How slow a connection is.
+/// The delay and bandwidth of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LinkLimits {
-    /// How long everything is under way.
+    /// How long every chunk is in flight.
     pub(super) delay: Duration,
-    /// How much goes through in a second.
+    /// The bandwidth in bytes a second.
     pub(super) bytes_per_s: Option<f64>,
 }
 
-/// What comes through.
+/// The state of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkState {
     Open,
-    /// Nothing, and both sides are told.
+    /// Nothing passes, and both connections are closed.
     Cut,
-    /// Nothing, and nobody is told: what is sent waits.
+    /// Nothing passes, and the connections stay open: data waits.
     Silent,
 }
 
-/// A way to a server.
+/// A proxy in front of a server.
 pub(super) struct Proxy {
     address: SocketAddr,
     state: watch::Sender<LinkState>,
     task: JoinHandle<()>,
 }
 
-/// So much is under way at a time.
+/// The largest number of chunks in flight.
 const MAX_IN_FLIGHT: usize = 64;
 
 impl Proxy {
@@ -61,7 +61,7 @@ impl Proxy {
         self.address
     }
 
-    /// Cuts it, or mends it.
+    /// Sets the state of the link.
     pub(super) fn set(&self, state: LinkState) {
         self.state.send_replace(state);
     }
@@ -73,7 +73,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Carries both ways until one side ends or the way is cut.
+/// Relays both directions until one side closes or the link is cut.
 async fn relay(
     client: TcpStream,
     server: SocketAddr,
@@ -85,7 +85,7 @@ async fn relay(
         return;
     }
     let Ok(server) = TcpStream::connect(server).await else { return };
-    // Where it cannot be had, it is only slower.
+    // If the option cannot be set, the relay is only slower.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
@@ -122,7 +122,7 @@ async fn forward(
                 return;
             }
         }
-        // That one side hung up does not come through either.
+        // The closing of one side waits as well while the link is silent.
         let _ = state.wait_for(|state| *state == LinkState::Open).await;
     };
     tokio::join!(read, write);
@@ -143,7 +143,7 @@ mod tests {
         (proxy, client, server.accept().unwrap().0)
     }
 
-    /// Sends something through.
+    /// Sends bytes through the proxy and checks that they arrive.
     fn passes(from: &mut TcpStream, to: &mut TcpStream, what: &[u8]) {
         from.write_all(what).unwrap();
         let mut received = vec![0; what.len()];
@@ -162,7 +162,7 @@ mod tests {
         proxy.set(LinkState::Silent);
         client.write_all(b"second").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
-        // What others send comes through meanwhile, and nothing of this.
+        // Other connections' data passes meanwhile, and nothing of this one.
         (0..20).for_each(|_| passes(&mut one, &mut two, b"other"));
         server.set_nonblocking(true).unwrap();
         let error = server.read(&mut [0; 16]).unwrap_err();

@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::{data_folder_or_error, known_set};
 use crate::CliError;
 use crate::args::DataGet;
-use crate::output::{format_bytes, print_line, print_note};
+use crate::output::{format_bytes, print_line, print_message};
 
 pub(crate) fn run(args: &DataGet) -> Result<(), CliError> {
     let folder = data_folder_or_error(args.data_folder.data.as_deref())?;
@@ -19,20 +19,20 @@ pub(crate) fn run(args: &DataGet) -> Result<(), CliError> {
     for set in sets {
         let got = match ebb_fetch::get(set, &folder, wrong_files, &mut reporter) {
             Ok(got) => got,
-            // The others may still be had.
+            // An error of one set does not keep the others from being fetched.
             Err(error) => {
                 failures.push(error.to_string());
                 continue;
             }
         };
-        let done = if got.fetched.is_empty() { "nothing to do" } else { "fetched and checked" };
+        let done = if got.fetched.is_empty() { "already complete" } else { "fetched and verified" };
         let (place, size) = (got.status.folder.display(), format_bytes(got.status.n_bytes as f64));
         print_line(&format!("{}  {done}: {place}, {size}", set.name))?;
     }
     if failures.is_empty() { Ok(()) } else { Err(CliError::Fetch(failures.join("\n"))) }
 }
 
-/// A bar on a terminal, plain lines elsewhere, or nothing.
+/// Progress as a bar on a terminal, as plain lines elsewhere, or not at all.
 struct ProgressReporter {
     quiet: bool,
     shows_bars: bool,
@@ -57,7 +57,7 @@ impl Progress for ProgressReporter {
         };
         bar.set_style(ProgressStyle::with_template(template).expect("the template is well formed"));
         bar.set_message(what.to_owned());
-        // A program that fetches a package may say nothing for a while.
+        // A fetched package may make no progress for a while; the ticking shows that it lives.
         bar.enable_steady_tick(std::time::Duration::from_millis(200));
         self.bar = Some(bar);
     }
@@ -76,7 +76,7 @@ impl Progress for ProgressReporter {
 
     fn message(&mut self, line: &str) {
         if !self.quiet {
-            print_note(line);
+            print_message(line);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `ebbflow data`: data sets, and who holds what of them. One file a command.
+//! `ebbflow data`: data sets and their splits. One file a command.
 
 mod get;
 mod list;
@@ -22,21 +22,23 @@ pub(crate) fn run(args: &Data) -> Result<(), CliError> {
     }
 }
 
-/// The data folder, whether or not it is there.
+/// The data folder, whether or not it exists.
 fn data_folder_or_error(explicit: Option<&Path>) -> Result<DataFolder, CliError> {
-    let nowhere = || format!("no data folder; name one with --data or in the variable {DATA_VARIABLE}");
+    let nowhere = || format!("no data folder; give one with --data or in the variable {DATA_VARIABLE}");
     DataFolder::choose(explicit).ok_or_else(|| CliError::Usage(nowhere()))
 }
 
-/// The known set of this name.
+/// The known data set of this name.
 fn known_set(name: &str) -> Result<&'static DataSet, CliError> {
     if name == "digits" {
-        return Err(CliError::Usage("digits are drawn by the program; nothing is to be fetched".to_owned()));
+        return Err(CliError::Usage(
+            "the program generates digits itself, so there is nothing to fetch".to_owned(),
+        ));
     }
     ebb_fetch::set(name).ok_or_else(|| {
         let names: Vec<_> = sets().iter().map(|set| set.name).collect();
         let hint = nearest(name, names.iter().copied())
             .map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
-        CliError::Usage(format!("there is no set \"{name}\"; {hint}sets: {}", names.join(", ")))
+        CliError::Usage(format!("no data set \"{name}\"; {hint}known: {}", names.join(", ")))
     })
 }

@@ -37,11 +37,11 @@ fn unknown(name: &str) -> CliError {
         .map_or(String::new(), |near| format!("did you mean \"{near}\"? "));
     if let Some(set) = ebb_fetch::set(name) {
         return CliError::Usage(format!(
-            "{}: there is nothing to show of it; see: ebbflow data list",
+            "{}: this data set cannot be shown; see: ebbflow data list",
             set.title
         ));
     }
-    CliError::Usage(format!("there is no set \"{name}\" to show; {hint}sets: {}", names.join(", ")))
+    CliError::Usage(format!("no data set \"{name}\" to show; {hint}known: {}", names.join(", ")))
 }
 
 fn show_images(args: &DataShow, set: &ImageSet, train: &Images, test: &Images) -> Result<(), CliError> {
@@ -58,7 +58,8 @@ fn show_images(args: &DataShow, set: &ImageSet, train: &Images, test: &Images) -
         });
         return print_line(&all.to_string());
     }
-    // The file first: whoever reads the output may stop reading. Where it cannot be written, the counts still can.
+    // The file comes first, because the output may be closed early. If it cannot be written, the counts are
+    // printed anyway.
     let file = args.out.clone().unwrap_or_else(|| default_file(set.name));
     let png = sheet(set, train).png(Theme::Light).map_err(|error| CliError::Usage(error.to_string()))?;
     let written = write_file(&file, &png);
@@ -125,10 +126,10 @@ fn show_roles(roles: &Roles, json: bool) -> Result<(), CliError> {
         count(total as u64, "sequence")
     )))?;
     if let (Some(least), Some(most)) = (sizes.first(), sizes.last()) {
-        print_line(&format!("sequences a role  {least} to {most}, {} in the median", sizes[n_roles / 2]))?;
+        print_line(&format!("sequences a role  {least} to {most}, median {}", sizes[n_roles / 2]))?;
     }
     print_line(&format!(
-        "a sequence        {} characters of {} symbols, then the next",
+        "a sequence        {} characters over {} symbols, then the character to predict",
         Roles::STEPS,
         Roles::SYMBOLS.len()
     ))?;

@@ -1,4 +1,4 @@
-//! `ebbflow data split`: who holds what, as a table and a picture.
+//! `ebbflow data split`: how data is split among clients, as a table and a plot.
 
 use std::path::{Path, PathBuf};
 
@@ -16,20 +16,20 @@ use crate::output::{
     TextTable, bold, count, default_output_folder, print_files, print_line, write_file, write_plot,
 };
 
-/// Tables on the terminal end after this many clients; the file has them all.
+/// Tables on the terminal end after this many clients; the file has all.
 const MOST_ROWS: usize = 30;
 
-/// More classes than this have no column, and no colour, each.
+/// With more classes than this, classes have no columns and colours of their own.
 const MOST_COLUMNS: usize = Theme::N_COLOURS;
 
-/// Who holds what.
+/// The split: the samples of each client.
 #[derive(Debug, Serialize)]
 struct Holdings {
     kind: String,
     seed: u64,
     classes: Vec<String>,
     clients: Vec<Client>,
-    /// What share of its samples a client would have to exchange to be like everybody, mean over samples.
+    /// The label skew: the mean share of its samples that a client would have to exchange to match the whole.
     label_skew: Option<f64>,
     label_skew_by_chance: Option<f64>,
     label_skew_at_most: Option<f64>,
@@ -49,7 +49,7 @@ struct Client {
     by_class: Vec<u32>,
 }
 
-/// A column's name, and what stands in it.
+/// A column's name, and its cell for a client.
 type Column<'h> = (String, Box<dyn Fn(&Client) -> String + 'h>);
 
 pub(crate) fn run(args: &DataSplit) -> Result<(), CliError> {
@@ -60,12 +60,12 @@ pub(crate) fn run(args: &DataSplit) -> Result<(), CliError> {
         return print_line(&serde_json::to_string(&holdings).expect("counts and names are text"));
     }
     let folder = args.out.clone().unwrap_or_else(|| default_output_folder("split", &args.file));
-    // Files first: whoever reads the output may stop reading.
+    // Files first, because the output may be closed early.
     let files = holdings.write(&folder, args.view.colours.theme())?;
     holdings.print()?;
     print_line("")?;
     print_files(&files)?;
-    if holdings.classes.is_empty() { print_line("no picture: these samples have no classes") } else { Ok(()) }
+    if holdings.classes.is_empty() { print_line("no plot: these samples have no classes") } else { Ok(()) }
 }
 
 impl Holdings {
@@ -104,14 +104,14 @@ impl Holdings {
         })
     }
 
-    /// Writes the table and, where there are classes, the pictures; says what is where.
+    /// Writes the table and, if there are classes, the plots; returns their paths.
     fn write(&self, folder: &Path, theme: Theme) -> Result<Vec<(&'static str, PathBuf)>, CliError> {
         let table = folder.join("clients.csv");
         write_file(&table, &self.csv())?;
         let mut files = vec![("table", table)];
         if !self.classes.is_empty() {
             let written = write_plot(folder, "split", &self.draw(theme)?)?;
-            files.extend(written.map(|file| ("picture", file)));
+            files.extend(written.map(|file| ("plot", file)));
         }
         Ok(files)
     }
@@ -123,7 +123,7 @@ impl Holdings {
         let held_out: u64 = self.clients.iter().map(|client| u64::from(client.held_out)).sum();
         let spread = match (sizes.first(), sizes.last()) {
             (Some(least), Some(most)) if least < most => {
-                format!("{least} to {most} each, {} in the median", sizes[sizes.len() / 2])
+                format!("{least} to {most} each, median {}", sizes[sizes.len() / 2])
             }
             (Some(each), _) => format!("{each} each"),
             _ => "none".to_owned(),
@@ -134,7 +134,7 @@ impl Holdings {
             self.seed,
             count(sizes.len() as u64, "client")
         )))?;
-        print_line(&format!("to train on  {}: {spread}", count(total, "sample")))?;
+        print_line(&format!("training     {}: {spread}", count(total, "sample")))?;
         if held_out > 0 {
             print_line(&format!("held out     {}", count(held_out, "sample")))?;
         }
@@ -142,7 +142,7 @@ impl Holdings {
             (self.label_skew, self.label_skew_by_chance, self.label_skew_at_most)
         {
             let scale = format!(
-                "0 where all are alike; {skew_by_chance:.3} by chance alone; {most:.3} with a class each"
+                "0 if all clients have the same mix; {skew_by_chance:.3} by chance alone; {most:.3} with one class a client"
             );
             print_line(&format!("label skew   {skew:.3}  ({scale})"))?;
         }
@@ -166,7 +166,7 @@ impl Holdings {
         }
     }
 
-    /// What the table on the terminal shows of a client.
+    /// The columns of the table on the terminal.
     fn columns(&self) -> Vec<Column<'_>> {
         let mut columns: Vec<Column<'_>> =
             vec![("client".to_owned(), Box::new(|client| client.client.to_string()))];
@@ -199,7 +199,7 @@ impl Holdings {
         columns
     }
 
-    /// The classes that a client has most samples of.
+    /// The largest classes of a client.
     fn largest_classes(&self, client: &Client) -> String {
         let mut order: Vec<_> = (0..self.classes.len()).filter(|&class| client.by_class[class] > 0).collect();
         order.sort_by_key(|&class| std::cmp::Reverse(client.by_class[class]));
@@ -230,9 +230,9 @@ impl Holdings {
         writer.into_inner().expect("memory takes it")
     }
 
-    /// A mosaic, or a heat map where there are more classes than colours.
+    /// A mosaic, or a heat map if there are more classes than colours.
     fn draw(&self, theme: Theme) -> Result<Svg, PlotError> {
-        let title = format!("{}: who holds what", self.kind);
+        let title = format!("{}: samples of each client", self.kind);
         let clients: Vec<_> = self.clients.iter().map(|client| client.client.to_string()).collect();
         let size = Size { width_px: 960, height_px: 480 };
         if self.classes.len() <= MOST_COLUMNS {

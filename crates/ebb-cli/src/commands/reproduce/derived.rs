@@ -1,4 +1,4 @@
-//! Figures that no grid has a column for, made from the records of its runs.
+//! Metrics that a grid has no column for, derived from the records of its runs.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::CliError;
 use crate::commands::similarity;
 use crate::grid::{FinishedCell, csv_of, read_csv, varied_in_csv};
 
-/// How well likeness tells true clusters apart, for each run that compared clients.
+/// How well similarity separates the true clusters, for each run that estimates it.
 pub(super) fn cluster_separations(grid: &Path, csv: &Path, data: Option<&Path>) -> Result<(), CliError> {
     let (varied, finished) = rows(grid)?;
     let mut table = Table::new(&varied, &["told_apart_share", "gap"]);
@@ -18,8 +18,8 @@ pub(super) fn cluster_separations(grid: &Path, csv: &Path, data: Option<&Path>) 
     table.write(csv)
 }
 
-/// After how many rounds without whoever left the loss of those that stay is lower if it is not counted any more: for the
-/// first time, or else all rounds that are left.
+/// The crossing: the rounds after a departure until excluding the departed client gives the remaining clients
+/// a lower loss. Without a crossing it is the number of remaining rounds.
 pub(super) fn crossings(grid: &Path, csv: &Path) -> Result<(), CliError> {
     let (varied, finished) = rows(grid)?;
     let mut table = Table::new(&varied, &["crossing"]);
@@ -46,19 +46,19 @@ fn rows(grid: &Path) -> Result<(Vec<String>, Vec<FinishedCell>), CliError> {
     Ok((varied_in_csv(&csv)?, read_csv(&csv, &[])?))
 }
 
-/// A column of a record, round by round.
+/// One column of a record, round by round.
 fn column(path: &Path, name: &str) -> Result<Vec<f64>, CliError> {
     let broken = |error: csv::Error| CliError::Usage(format!("{}: {error}", path.display()));
     let mut reader = csv::Reader::from_path(path).map_err(broken)?;
     let at = reader.headers().map_err(broken)?.iter().position(|heading| heading == name);
-    let at = at.ok_or_else(|| CliError::Usage(format!("{}: it has no column {name}", path.display())))?;
+    let at = at.ok_or_else(|| CliError::Usage(format!("{}: no column {name}", path.display())))?;
     let number = |record: Result<csv::StringRecord, csv::Error>| {
         Ok(record.map_err(broken)?.get(at).and_then(|cell| cell.parse().ok()).unwrap_or(f64::NAN))
     };
     reader.records().map(number).collect()
 }
 
-/// A table in the form of a grid's.
+/// A table in the format of a grid's CSV.
 struct Table {
     writer: csv::Writer<Vec<u8>>,
 }
@@ -73,7 +73,7 @@ impl Table {
 
     fn row(&mut self, method: &str, values: &[String], seed: u32, metrics: &[Option<f64>]) {
         let metric_cells =
-            metrics.iter().map(|value| value.map_or_else(String::new, |figure| figure.to_string()));
+            metrics.iter().map(|value| value.map_or_else(String::new, |metric| metric.to_string()));
         let cells =
             std::iter::once(method.to_owned()).chain(values.iter().cloned()).chain([seed.to_string()]);
         self.writer.write_record(cells.chain(metric_cells)).expect("memory takes it");

@@ -1,4 +1,5 @@
-//! The report on an item: the published numbers, ours, the claims, and what its runs were like.
+//! The report on an item: the published numbers, the reproduced ones, the verdicts on its claims, and its
+//! runs.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -14,7 +15,7 @@ use crate::commands::report;
 use crate::grid::{csv_of, read_csv, varied_in_csv};
 use crate::output::write_file;
 
-/// Writes it, and says which file is the page.
+/// Writes the report; returns the path of its page.
 pub(super) fn write(
     paper: &Paper,
     item: &Item,
@@ -43,7 +44,7 @@ fn sections(
     about.extend(item.note.clone());
     about.push(format!("Scale: {}.", output.scale));
     let mut all = vec![Section {
-        title: "What it claims, and what came out".to_owned(),
+        title: "Claims and verdicts".to_owned(),
         sentences: about,
         tables: vec![(String::new(), summary::verdict_table(&verdicts))],
         prose: true,
@@ -58,7 +59,7 @@ fn sections(
     for source in selections {
         let mut images = Vec::new();
         for (name, caption) in
-            [("selections", "How often clients were asked"), ("success-ratio", "Success ratio")]
+            [("selections", "Selections of each client"), ("success-ratio", "Success ratio")]
         {
             let file = output.source_folder(paper, source).join(format!("{name}.svg"));
             let svg =
@@ -70,7 +71,7 @@ fn sections(
     Ok(all)
 }
 
-/// The runs of an item: of its grids, those whose methods and settings its tables show.
+/// The runs of an item: those of its grids whose methods and settings its tables show.
 fn runs(paper: &Paper, item: &Item, output: &OutputFolder) -> Result<Vec<Source>, CliError> {
     let mut all = Vec::new();
     let sources = paper.sources_of(item, output.scale);

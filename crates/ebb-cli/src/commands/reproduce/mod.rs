@@ -1,4 +1,5 @@
-//! `ebbflow reproduce`: tables and figures of papers, repeated: ours beside theirs, and what each claim came to.
+//! `ebbflow reproduce`: tables and figures of papers, reproduced: ours next to theirs, and the verdict on
+//! each claim.
 
 mod derived;
 mod items;
@@ -14,10 +15,10 @@ use ebb_papers::{Item, Outcome, Paper, Results, Scale, pages, shipped};
 
 use crate::CliError;
 use crate::args::{Reproduce, RunOptions, ScaleArg};
-use crate::output::{TextTable, bold, format_duration, print_line, print_note, write_file};
+use crate::output::{TextTable, bold, format_duration, print_line, print_message, write_file};
 use sources::OutputFolder;
 
-/// An item that was asked for.
+/// An item that the user requested.
 struct RequestedItem<'p> {
     paper: &'p Paper,
     item: &'p Item,
@@ -36,13 +37,13 @@ pub(crate) fn run(registry: &Registry, args: &Reproduce) -> Result<(), CliError>
     let requested = find_items(&papers, &args.items)?;
     let output =
         OutputFolder { folder: args.out.clone().unwrap_or_else(|| PathBuf::from("runs/reproduce")), scale };
-    // What is printed in JSON is the items, not their runs.
+    // JSON output has one line an item, so the runs themselves print nothing.
     let silent =
         RunOptions { quiet: args.options.quiet || args.options.json, json: false, ..args.options.clone() };
     let mut results: BTreeMap<&str, Results> = BTreeMap::new();
     for one in &requested {
         if !one.item.has(scale) {
-            print_note(&format!("{}: nothing is run of it at scale {scale}", one.name()));
+            print_message(&format!("{}: this item has no runs at scale {scale}", one.name()));
             continue;
         }
         if !args.shipped && !args.options.json {
@@ -98,7 +99,7 @@ fn papers() -> Result<Vec<Paper>, CliError> {
     shipped::PAPERS.into_iter().map(read).collect()
 }
 
-/// The items that words name: a paper, or one of its items. No word names all.
+/// The items that the names select: a paper, or one of its items. No names select all.
 fn find_items<'p>(papers: &'p [Paper], names: &[String]) -> Result<Vec<RequestedItem<'p>>, CliError> {
     let all = |paper: &'p Paper| paper.items.iter().map(move |item| RequestedItem { paper, item });
     if names.is_empty() {
@@ -110,7 +111,7 @@ fn find_items<'p>(papers: &'p [Paper], names: &[String]) -> Result<Vec<Requested
             item_name.split_once('/').map_or((item_name.as_str(), None), |(name, id)| (name, Some(id)));
         let Some(paper) = papers.iter().find(|paper| paper.name == paper_name) else {
             let known: Vec<_> = papers.iter().map(|paper| paper.name.as_str()).collect();
-            let message = format!("\"{item_name}\": there is no such paper; known: {}", known.join(", "));
+            let message = format!("\"{item_name}\": no such paper; known: {}", known.join(", "));
             return Err(CliError::Usage(message));
         };
         match id.map(|id| (id, paper.item(id))) {
@@ -127,7 +128,7 @@ fn find_items<'p>(papers: &'p [Paper], names: &[String]) -> Result<Vec<Requested
     Ok(found)
 }
 
-/// Everything that can be repeated, how long it takes, and what it needs.
+/// Prints every item, how long it takes, and the data it needs.
 fn list(papers: &[Paper]) -> Result<(), CliError> {
     for paper in papers {
         print_line(&bold(&paper.title))?;
@@ -155,14 +156,12 @@ fn list(papers: &[Paper]) -> Result<(), CliError> {
         table.print()?;
         print_line("")?;
     }
-    print_line(
-        "Times are of two cores; items of one paper share runs. At small scale nothing needs to be downloaded.",
-    )?;
-    print_line("Repeat one:  ebbflow reproduce fdms/figure-1 [--scale paper]")?;
-    print_line("Repeat all:  ebbflow reproduce --scale small")
+    print_line("Times are for two cores; items of one paper share runs. The small scale needs no download.")?;
+    print_line("Reproduce one:  ebbflow reproduce fdms/figure-1 [--scale paper]")?;
+    print_line("Reproduce all:  ebbflow reproduce --scale small")
 }
 
-/// What an item came to.
+/// Prints the verdicts on an item.
 fn print_outcome(
     one: &RequestedItem<'_>,
     scale: Scale,
@@ -195,7 +194,7 @@ fn as_json(
     })
 }
 
-/// All items on one page: what was run just now, and for the rest what came with the program.
+/// All items on one page: the results of this call, and for the rest the shipped ones.
 fn write_summary(papers: &[Paper], run: &BTreeMap<&str, Results>, file: &Path) -> Result<(), CliError> {
     let mut all = Vec::new();
     for paper in papers {

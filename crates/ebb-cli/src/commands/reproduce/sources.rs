@@ -1,4 +1,4 @@
-//! The figures that items are judged by: grids that are run, selection that is played, and what is made from records.
+//! The results behind the verdicts: grids, simulated selection, and metrics derived from records.
 
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,9 @@ use crate::args::RunOptions;
 use crate::commands::compare::run_cells;
 use crate::commands::selection;
 use crate::grid::Grid;
-use crate::output::{make_folder_of, print_note, this_command};
+use crate::output::{make_folder_of, print_message, this_command};
 
-/// Where runs go.
+/// The folder and the scale of a reproduction.
 pub(super) struct OutputFolder {
     pub(super) folder: PathBuf,
     pub(super) scale: Scale,
@@ -33,14 +33,14 @@ impl OutputFolder {
     }
 }
 
-/// The figures that came with the program.
+/// The shipped results of a source.
 pub(super) fn shipped(paper: &Paper, source: &Source) -> Result<Study, CliError> {
     let path = source.results_file(&paper.name);
     let broken = |error| CliError::Usage(format!("{path}: {error}"));
     files::file(&path).map_or(Ok(Study::default()), |text| Study::parse(text).map_err(broken))
 }
 
-/// Runs what is left of a source, and reads its figures.
+/// Runs the remaining part of a source, and reads its results.
 pub(super) fn run(
     registry: &Registry,
     paper: &Paper,
@@ -76,7 +76,7 @@ pub(super) fn run(
     Study::read(&csv).map_err(|error| CliError::Usage(format!("{}: {error}", csv.display())))
 }
 
-/// The grid of a source, with its figures beside its runs.
+/// The grid of a source, with its CSV next to its runs.
 fn grid(source: &Source, folder: &Path, how: &RunOptions) -> Result<Grid, CliError> {
     let mut grid = Grid::new(&tree(source, how)?, Path::new(""), folder)?;
     grid.csv = folder.join("results.csv");
@@ -85,14 +85,14 @@ fn grid(source: &Source, folder: &Path, how: &RunOptions) -> Result<Grid, CliErr
 
 fn tree(source: &Source, how: &RunOptions) -> Result<Tree, CliError> {
     let file = source.file.as_deref().unwrap_or_default();
-    let text = files::file(file)
-        .ok_or_else(|| CliError::Usage(format!("{file}: this grid did not come with the program")))?;
+    let text =
+        files::file(file).ok_or_else(|| CliError::Usage(format!("{file}: the program has no such grid")))?;
     let mut tree = Tree::parse(text, file)?;
     tree.set_data_folder(how.data_folder.data.as_deref());
     Ok(tree)
 }
 
-/// Plays selection, unless that was done: it is the same every time.
+/// Simulates selection, unless the result exists: it is the same every time.
 fn play_selection(
     registry: &Registry,
     source: &Source,
@@ -101,7 +101,7 @@ fn play_selection(
 ) -> Result<PathBuf, CliError> {
     let csv = folder.join("selection.csv");
     if csv.exists() {
-        print_note(&format!("{} was played before", source.name));
+        print_message(&format!("{} was already simulated", source.name));
         return Ok(csv);
     }
     selection::play_into(registry, &tree(source, how)?, folder, how, Theme::Light)?;

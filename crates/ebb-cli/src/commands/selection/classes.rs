@@ -1,19 +1,19 @@
-//! Clients taken together by their true chance to answer, which only an oracle knows.
+//! Clients grouped by their true probability to respond, which only an oracle knows.
 
 use ebb_record::stats;
 
 use super::PlayedCell;
 
-/// Where clients have more different chances than this, they are shown by quarters.
+/// With more distinct probabilities than this, clients are grouped into quarters.
 const MOST_CLASSES: usize = 8;
 
-/// Clients taken together by their true chance to answer. Only an oracle knows it.
+/// Clients grouped by their true probability to respond, which only an oracle knows.
 pub(super) enum Classes {
-    /// Nobody knows.
+    /// Nobody knows the probabilities.
     All,
-    /// One class a chance, ascending.
+    /// One class a probability, ascending.
     Probabilities(Vec<f64>),
-    /// As many clients in each, by their chances.
+    /// Four classes of equal size, ordered by probability.
     Quarters,
 }
 
@@ -35,7 +35,7 @@ impl Classes {
         Classes::Probabilities(probabilities)
     }
 
-    /// Their names, as short as a heading.
+    /// The names of the classes, short enough for a heading.
     pub(super) fn names(&self) -> Vec<String> {
         match self {
             Classes::All => vec!["all".to_owned()],
@@ -44,16 +44,16 @@ impl Classes {
         }
     }
 
-    /// What is said before the names.
+    /// The words that introduce the names.
     pub(super) fn about(&self) -> &'static str {
         match self {
             Classes::All => "of",
-            Classes::Probabilities(_) => "by true chance (oracle):",
-            Classes::Quarters => "by quarters of the true chance (oracle):",
+            Classes::Probabilities(_) => "by true probability (oracle):",
+            Classes::Quarters => "by quarters of the true probability (oracle):",
         }
     }
 
-    /// How often the clients of each class were asked.
+    /// The selection counts of the clients of each class.
     pub(super) fn split(&self, cell: &PlayedCell) -> Vec<Vec<f64>> {
         let mut classes = vec![Vec::new(); self.names().len()];
         let of = |client: usize| f64::from(cell.selections.get(client).copied().unwrap_or(0));
@@ -64,7 +64,7 @@ impl Classes {
                     let class = probabilities
                         .iter()
                         .position(|probability| *probability == cell.oracle_probabilities[client]);
-                    classes[class.expect("all chances are among them")].push(of(client));
+                    classes[class.expect("all probabilities are among them")].push(of(client));
                 }
             }
             Classes::Quarters => {
@@ -77,7 +77,7 @@ impl Classes {
         classes
     }
 
-    /// The mean of each class; NaN for one without clients.
+    /// The mean of each class; NaN for an empty one.
     pub(super) fn means(&self, cell: &PlayedCell) -> Vec<f64> {
         self.split(cell).iter().map(|class| stats::mean(class).unwrap_or(f64::NAN)).collect()
     }
@@ -111,7 +111,7 @@ mod tests {
         let cell = played_cell(&[0.9, 0.1, 0.9, 0.1], &[5, 1, 7]);
         let classes = Classes::of(&[&cell]);
         assert_eq!(classes.names(), ["0.1", "0.9"]);
-        // Nobody asked the last client, which is beyond the list.
+        // The counts end before the last client, which was never selected.
         assert_eq!(classes.split(&cell), [vec![1.0, 0.0], vec![5.0, 7.0]]);
         assert_eq!(classes.means(&cell), [0.5, 6.0]);
         let unknown = played_cell(&[], &[5, 1, 7]);

@@ -1,4 +1,4 @@
-//! What selection came to, as a table and as pictures.
+//! The results of simulated selection, as a table and as plots.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::{SchemeComparison, reported_rounds};
 use crate::CliError;
 use crate::output::{count, write_file, write_plot};
 
-/// Writes the table and the pictures; says what is where.
+/// Writes the table and the plots; returns their paths.
 pub(super) fn write(
     studies: &[SchemeComparison<'_>],
     varied: &[String],
@@ -23,15 +23,15 @@ pub(super) fn write(
         let number = if studies.len() == 1 { String::new() } else { format!("-{}", at + 1) };
         for (name, svg) in [("selections", study.boxes(theme)), ("success-ratio", study.curves(theme))] {
             let written = write_plot(folder, &format!("{name}{number}"), &svg?)?;
-            files.extend(written.map(|file| ("picture", file)));
+            files.extend(written.map(|file| ("plot", file)));
         }
     }
-    // Last: that it is there means that all is.
+    // Last, so that its existence shows that everything is written.
     write_file(&table, &csv(studies, varied))?;
     Ok(files)
 }
 
-/// A row for each scheme and seed.
+/// One row for each scheme and seed.
 fn csv(studies: &[SchemeComparison<'_>], varied: &[String]) -> Vec<u8> {
     let mut names: Vec<String> = Vec::new();
     for name in studies.iter().flat_map(|study| study.classes.names()) {
@@ -85,7 +85,7 @@ fn csv(studies: &[SchemeComparison<'_>], varied: &[String]) -> Vec<u8> {
     writer.into_inner().expect("memory takes it")
 }
 
-/// The columns of figures, in order.
+/// The columns of metrics, in order.
 const METRIC_COLUMNS: [&str; 15] = [
     "seed",
     "rounds",
@@ -105,7 +105,7 @@ const METRIC_COLUMNS: [&str; 15] = [
 ];
 
 impl SchemeComparison<'_> {
-    /// How often each client was asked, by scheme and class, over all seeds.
+    /// The selection counts of clients, by scheme and class, over all seeds.
     fn boxes(&self, theme: Theme) -> Result<Svg, PlotError> {
         let names = self.classes.names();
         let mut series: Vec<_> =
@@ -121,15 +121,15 @@ impl SchemeComparison<'_> {
         }
         let by_probability = match self.classes {
             Classes::All => "",
-            Classes::Probabilities(_) | Classes::Quarters => ", by true chance to answer (oracle)",
+            Classes::Probabilities(_) | Classes::Quarters => ", by true probability to respond (oracle)",
         };
         let boxes = Boxes {
             title: self.titled(&format!(
-                "How often clients are asked{by_probability}; {}",
+                "Selections of each client{by_probability}; {}",
                 count(self.n_seeds() as u64, "seed")
             )),
             x_label: String::new(),
-            y_label: "rounds in which it is asked".to_owned(),
+            y_label: "rounds in which it is selected".to_owned(),
             groups: self.schemes.iter().map(|(name, _)| (*name).to_owned()).collect(),
             series,
         };
@@ -137,7 +137,7 @@ impl SchemeComparison<'_> {
         boxes.draw(theme, Size { width_px: (300 + 26 * n_boxes as u32).clamp(720, 1600), height_px: 440 })
     }
 
-    /// The success ratio so far, round by round, in the mean over seeds.
+    /// The mean success ratio over seeds, round by round.
     fn curves(&self, theme: Theme) -> Result<Svg, PlotError> {
         let series = self.schemes.iter().map(|(name, own)| {
             let rounds: Vec<_> = own[0].success_ratios.keys().copied().collect();
@@ -160,7 +160,7 @@ impl SchemeComparison<'_> {
         let n_seeds = self.n_seeds();
         let of_seeds = if n_seeds > 1 { format!(", mean over {n_seeds} seeds ± sd") } else { String::new() };
         let lines = Lines {
-            title: self.titled(&format!("Share of the asked that answered so far{of_seeds}")),
+            title: self.titled(&format!("Success ratio so far{of_seeds}")),
             x_label: "round".to_owned(),
             y_label: "success ratio".to_owned(),
             series: series.collect(),
@@ -179,7 +179,7 @@ impl SchemeComparison<'_> {
     fn legend(&self, class: &str) -> String {
         match self.classes {
             Classes::All => String::new(),
-            Classes::Probabilities(_) => format!("chance {class}"),
+            Classes::Probabilities(_) => format!("probability {class}"),
             Classes::Quarters => format!("{class} quarter"),
         }
     }

@@ -1,4 +1,4 @@
-//! `ebbflow selection`: plays selection against a world without training anything, and compares who is asked how often.
+//! `ebbflow selection`: simulates client selection without training, and compares selection counts.
 
 mod classes;
 mod files;
@@ -19,15 +19,15 @@ use crate::args::{RunOptions, SelectionArgs};
 use crate::assemble::read_settings;
 use crate::commands::compare::bar;
 use crate::grid::{Cell, Grid, run_parallel};
-use crate::output::{default_output_folder, print_files, print_line, print_note};
+use crate::output::{default_output_folder, print_files, print_line, print_message};
 use crate::progress::interrupt_flag;
 use crate::selection_only::SelectionOnlyRun;
 use classes::Classes;
 
-/// Curves are drawn through about so many points.
+/// Curves are drawn through about this many points.
 const N_POINTS: u32 = 500;
 
-/// What came of one cell of the grid.
+/// The result of one cell of the grid.
 struct PlayedCell {
     scheme: String,
     values: Vec<String>,
@@ -35,17 +35,17 @@ struct PlayedCell {
     n_rounds: u32,
     n_clients: usize,
     selection: Selection,
-    /// How often each client was asked.
+    /// The selection count of each client.
     selections: Vec<u32>,
-    /// The success ratio so far, after so many rounds; NaN where nobody was asked yet.
+    /// The success ratio up to each round; NaN before the first selection.
     success_ratios: BTreeMap<u32, f64>,
     oracle_probabilities: Vec<f64>,
     probed: bool,
 }
 
-/// All schemes under the same settings, by seeds.
+/// All schemes under the same settings, by seed.
 struct SchemeComparison<'p> {
-    /// What these settings are, where they vary.
+    /// The varying settings as text; empty if none vary.
     name: String,
     schemes: Vec<(&'p str, Vec<&'p PlayedCell>)>,
     classes: Classes,
@@ -56,13 +56,13 @@ pub(crate) fn run(registry: &Registry, args: &SelectionArgs) -> Result<(), CliEr
         read_settings(&args.file, &args.changes.set, args.options.data_folder.data.as_deref())?;
     let folder = args.out.clone().unwrap_or_else(|| default_output_folder("selection", &args.file));
     let grid = Grid::or_single(&tree, &base, &folder)?;
-    let notes = check(registry, &grid)?;
+    let remarks = check(registry, &grid)?;
     if !args.options.quiet && !args.options.json {
-        notes.iter().for_each(|line| print_note(line));
+        remarks.iter().for_each(|line| print_message(line));
     }
     let played = play(registry, &grid, &args.options)?;
     let studies = comparisons(&played, &grid.varied);
-    // Files first: whoever reads the output may stop reading.
+    // Files first, because the output may be closed early.
     let wanted = args.out.is_some() || !args.options.json;
     let files = if wanted {
         files::write(&studies, &grid.varied, &folder, args.colours.theme())?
@@ -80,7 +80,7 @@ pub(crate) fn run(registry: &Registry, args: &SelectionArgs) -> Result<(), CliEr
     print_files(&files)
 }
 
-/// Plays a grid and writes its table and pictures into a folder.
+/// Plays a grid and writes its table and plots into a folder.
 pub(crate) fn play_into(
     registry: &Registry,
     tree: &Tree,
@@ -95,22 +95,22 @@ pub(crate) fn play_into(
     Ok(())
 }
 
-/// Checks that every cell can be played before the first is, and gives what there is to say of their worlds.
+/// Checks that every cell can be played before the first is, and returns remarks on their worlds.
 fn check(registry: &Registry, grid: &Grid) -> Result<Vec<String>, CliError> {
-    let (mut seen, mut notes) = (Vec::new(), Vec::new());
+    let (mut seen, mut remarks) = (Vec::new(), Vec::new());
     for cell in &grid.cells {
-        // Seeds change nothing about what is valid.
+        // Seeds do not change whether settings are valid.
         if !seen.contains(&(&cell.method, &cell.values)) {
             let run = SelectionOnlyRun::new(registry, &cell.tree)?;
-            for line in run.notes().iter().map(|line| format!("world: {line}")) {
-                if !notes.contains(&line) {
-                    notes.push(line);
+            for line in run.remarks().iter().map(|line| format!("world: {line}")) {
+                if !remarks.contains(&line) {
+                    remarks.push(line);
                 }
             }
             seen.push((&cell.method, &cell.values));
         }
     }
-    Ok(notes)
+    Ok(remarks)
 }
 
 /// Plays all cells, several at once.
@@ -137,7 +137,7 @@ fn play(registry: &Registry, grid: &Grid, how: &RunOptions) -> Result<Vec<Played
                     bar.set_position(n_done as u64);
                 }
                 None if lines && tenth(n_done) > tenth(n_done - 1) => {
-                    print_note(&format!("run {n_done}/{}  {label}", todo.len()));
+                    print_message(&format!("run {n_done}/{}  {label}", todo.len()));
                 }
                 None => {}
             }
@@ -178,12 +178,12 @@ fn play_cell(registry: &Registry, cell: &Cell, stop: &AtomicBool) -> Result<Opti
     }))
 }
 
-/// After how many rounds the table looks: 100, a quarter, half, all.
+/// The rounds that the table shows: 100, a quarter, half, all.
 fn reported_rounds(n_rounds: u32) -> [u32; 4] {
     [100, n_rounds.div_ceil(4), n_rounds.div_ceil(2), n_rounds]
 }
 
-/// After how many rounds the success ratio is kept, ascending.
+/// The rounds after which the success ratio is kept, ascending.
 fn recorded_rounds(n_rounds: u32) -> Vec<u32> {
     let evenly =
         (1..=N_POINTS).map(|at| (u64::from(at) * u64::from(n_rounds)).div_ceil(u64::from(N_POINTS)) as u32);
@@ -193,7 +193,7 @@ fn recorded_rounds(n_rounds: u32) -> Vec<u32> {
     all
 }
 
-/// What was played, taken apart by the settings that vary, then by scheme.
+/// The played cells, grouped by the varying settings, then by scheme.
 fn comparisons<'p>(played: &'p [PlayedCell], varied: &[String]) -> Vec<SchemeComparison<'p>> {
     let mut studies: Vec<(&Vec<String>, Vec<&PlayedCell>)> = Vec::new();
     for one in played {
@@ -220,14 +220,14 @@ fn comparisons<'p>(played: &'p [PlayedCell], varied: &[String]) -> Vec<SchemeCom
     studies.into_iter().map(study).collect()
 }
 
-/// Warns of schemes that go by what clients say of themselves, which is nothing here.
+/// Warns of schemes that use reported losses or speeds, which mean nothing without data.
 fn warn_about_probes(played: &[PlayedCell], quiet: bool) {
     let probing: BTreeSet<_> =
         played.iter().filter(|one| one.probed).map(|one| one.scheme.as_str()).collect();
     if !quiet && !probing.is_empty() {
         let schemes = probing.into_iter().collect::<Vec<_>>().join(", ");
-        print_note(&format!(
-            "{schemes}: goes by losses or speeds that clients report; without data all losses are equal, and all work is one step"
+        print_message(&format!(
+            "{schemes}: uses losses or speeds that clients report; without data all losses are equal, and all work is one step"
         ));
     }
 }

@@ -1,4 +1,4 @@
-//! What selection came to, on the terminal and as JSON.
+//! The results of simulated selection, on the terminal and as JSON.
 
 use ebb_record::{Selection, stats};
 use serde_json::json;
@@ -16,7 +16,7 @@ impl SchemeComparison<'_> {
         }
         let (n_clients, n_rounds) = (all[0].n_clients as u64, u64::from(all[0].n_rounds));
         print_line(&format!(
-            "{}, {}; success ratio after so many rounds, CEP, Jain's index of fairness",
+            "{}, {}; success ratio after N rounds (@N), CEP, Jain's fairness index",
             count(n_clients, "client"),
             count(n_rounds, "round")
         ))?;
@@ -44,7 +44,7 @@ impl SchemeComparison<'_> {
         self.print_details()
     }
 
-    /// Who was asked how often, and what an oracle knows.
+    /// Prints the selection counts, and what an oracle knows.
     fn print_details(&self) -> Result<(), CliError> {
         let has = |of: fn(&Selection) -> bool| {
             self.schemes.iter().flat_map(|(_, own)| own).any(|one| of(&one.selection))
@@ -59,14 +59,14 @@ impl SchemeComparison<'_> {
         ))?;
         if overflow {
             print_line(
-                "overflow: rounds in which somebody is asked for certain, and the most of any one client",
+                "overflow: rounds in which any client is selected with certainty, and the most of a single client",
             )?;
         }
         if regret {
-            print_line("regret: by how much CEP the best fixed allocation in hindsight is ahead (oracle)")?;
+            print_line("regret: CEP of the best fixed allocation in hindsight, minus this CEP (oracle)")?;
         }
         if bounds {
-            print_line("bound: what theorem 1 of E3CS bounds the regret by, at this rate and at the best")?;
+            print_line("bound: regret bound of E3CS's theorem 1, at this learning rate and at the best one")?;
         }
         let mut headings = vec!["scheme".to_owned()];
         headings.extend(self.classes.names());
@@ -98,7 +98,7 @@ impl SchemeComparison<'_> {
         table.print()
     }
 
-    /// One object a cell.
+    /// Prints one object a cell.
     pub(super) fn print_json(&self) -> Result<(), CliError> {
         for one in self.schemes.iter().flat_map(|(_, own)| own) {
             let ratio =
@@ -120,7 +120,7 @@ impl SchemeComparison<'_> {
     }
 }
 
-/// The mean over seeds of a figure that all must have.
+/// The mean of a metric over seeds; "-" unless all have it.
 fn mean_of(own: &[&PlayedCell], digits: usize, metric: impl Fn(&PlayedCell) -> Option<f64>) -> String {
     let values: Option<Vec<_>> =
         own.iter().map(|one| metric(one).filter(|metric| metric.is_finite())).collect();
