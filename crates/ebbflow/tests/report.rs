@@ -151,7 +151,9 @@ fn runs_given_one_by_one_are_compared_where_their_worlds_are_the_same() {
     assert_eq!(both.matches("<h2 id=\"world-").count(), 1);
     // 11/24, 5/24 and 8/24 of all weight, where each should be a third.
     assert!(
-        both.contains("Relative to the objective's shares, dropout misplaced 12 % of the aggregation weight, mifa 0 %."),
+        both.contains(
+            "Relative to the objective's shares, dropout misplaced 12 % of the aggregation weight, mifa 0 %."
+        ),
         "{both}"
     );
     // A run counts once, and other settings are another method, whatever the recipe.
