@@ -9,7 +9,7 @@ use crate::error::{IoContext, RecordError};
 use crate::{Row, RunFolder, disk};
 
 /// The version of the document.
-const DOCUMENT_VERSION: u32 = 1;
+const DOCUMENT_VERSION: u32 = 2;
 
 /// Writes one document: what the run is, its settings, its summary or `null`, and its rounds, one at a time.
 ///
@@ -102,7 +102,7 @@ mod tests {
             let header = json!({
                 "program": "ebbflow 9", "seed": u64::MAX, "kernels": "portable", "recipe": null, "n_params": 2,
             });
-            assert_eq!((&found["format"], &found["version"]), (&json!("ebbflow-export"), &json!(1)));
+            assert_eq!((&found["format"], &found["version"]), (&json!("ebbflow-export"), &json!(2)));
             assert_eq!((&found["run"], &found["settings"]["a"]["b"]), (&header, &json!(0.1)));
             let lines = read(&place.path().join(ROUNDS));
             let lines = lines.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>().unwrap();

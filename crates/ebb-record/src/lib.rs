@@ -30,6 +30,7 @@ mod json;
 mod metrics;
 mod model;
 mod nan_as_null;
+mod old_names;
 mod reader;
 mod rollback;
 mod row;
@@ -47,6 +48,7 @@ mod writer;
 pub use error::RecordError;
 pub use json::{write_json, write_json_lines};
 pub use model::{read_model, write_model};
+pub use old_names::current_column;
 pub use reader::{Header, RecordedRounds, Rows, RunFolder};
 pub use rollback::Rollback;
 pub use row::{RecordedDecision, Row};
@@ -60,7 +62,7 @@ pub use wall_time::WallTime;
 pub use writer::RunWriter;
 
 /// The version of the format that this crate writes, and the newest that it reads.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The file of a run folder that holds the model the run started from, if that came from elsewhere.
 pub const START_MODEL: &str = "start.safetensors";

@@ -392,8 +392,8 @@ mod tests {
 
     #[test]
     fn a_newer_version_is_reported_whatever_else_changed() {
-        let error = read(RUN, br#"{"format":"ebbflow-run","version":2,"new":{}}"#).unwrap_err();
-        let expected = "written in version 2 of the format, and this program reads up to version 1: update";
+        let error = read(RUN, br#"{"format":"ebbflow-run","version":3,"new":{}}"#).unwrap_err();
+        let expected = "written in version 3 of the format, and this program reads up to version 2: update";
         assert!(error.contains(expected), "{error}");
     }
 

@@ -6,6 +6,7 @@ use ebb_round::{Census, ClientDecision, ClientId, Metrics, OracleError, Outcome,
 
 use crate::clients::{Bitset, MANY_CLIENTS, busy, id_ranges, list_or_bits, members, n_members, to_u32, up};
 use crate::nan_as_null::{named_numbers, number, numbers, some_number, some_numbers};
+use crate::old_names::metrics_by_current_name;
 
 /// One round, as it stands in the record.
 ///
@@ -49,19 +50,24 @@ pub struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     absent_bits: Option<Bitset>,
     /// The chance with which each was to be asked, if it is known and the same for all.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
-    pub chance: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    probabilities: Option<Vec<Option<f64>>>,
+    #[serde(
+        default,
+        alias = "chance",
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "some_number"
+    )]
+    pub inclusion_probability: Option<f64>,
+    #[serde(alias = "chances", skip_serializing_if = "Option::is_none")]
+    inclusion_probabilities: Option<Vec<Option<f64>>>,
     /// Whether those chances are only near the true ones.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub chances_approximate: bool,
+    #[serde(default, alias = "chances_approximate", skip_serializing_if = "std::ops::Not::not")]
+    pub probabilities_approximate: bool,
     /// How many steps each client did that answered in part, ascending by client.
     pub partial_steps: Vec<u32>,
     /// Seconds from when the round was opened until each client that answered in time had, in full or in part, ascending by client;
     /// NaN of one of which nobody knows. Empty where that is known of none, and where many clients ever enrolled.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
-    pub response_time_s: Vec<f64>,
+    pub took_s: Vec<f64>,
     /// The rule by which outcomes were guessed, in a replay of another run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imputed_by: Option<String>,
@@ -104,14 +110,18 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stand_in_by_none: Vec<u32>,
     /// What the objective decided about single clients.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub judged: Vec<RecordedDecision>,
+    #[serde(default, alias = "judged", skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<RecordedDecision>,
     /// Figures of the substitution and of the selector, by name, and the scores on sets of clients, which only an oracle knows.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "named_numbers")]
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "metrics_by_current_name"
+    )]
     pub notes: BTreeMap<String, f64>,
     /// The local rate.
-    #[serde(deserialize_with = "number")]
-    pub rate: f32,
+    #[serde(alias = "rate", deserialize_with = "number")]
+    pub learning_rate: f32,
     /// Mean training loss of the clients that answered in time.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub train_loss: Option<f32>,
@@ -137,15 +147,20 @@ pub struct Row {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_worst_tenth: Option<f64>,
     /// Its standard deviation over clients.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
-    pub oracle_client_deviation: Option<f64>,
+    #[serde(
+        default,
+        alias = "oracle_client_deviation",
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "some_number"
+    )]
+    pub oracle_client_std: Option<f64>,
     /// The score from the client that is served worst to the one that is served best, in steps of a tenth of them. An oracle.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
     pub oracle_client_deciles: Vec<f64>,
     /// Who of those that were up would not have been heard in time if it had been asked; left out where nobody can say, and
     /// where many clients ever enrolled. An oracle.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub oracle_silent: Option<Vec<u32>>,
+    #[serde(default, alias = "oracle_silent", skip_serializing_if = "Option::is_none")]
+    pub oracle_absent_if_selected: Option<Vec<u32>>,
     /// How many stand-ins came from the client's true cluster. An oracle, as are all up to `oracle_psi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oracle_hits: Option<u32>,
@@ -206,18 +221,19 @@ pub struct RecordedDecision {
     /// Who.
     pub client: u32,
     /// `kept` in the objective or `excluded` from it when it left; `boosted` or `plain` when it is new.
-    pub verdict: String,
+    #[serde(alias = "verdict")]
+    pub decision: String,
     /// What that was decided by.
-    #[serde(deserialize_with = "named_numbers")]
-    pub figures: BTreeMap<String, f64>,
+    #[serde(alias = "figures", deserialize_with = "named_numbers")]
+    pub metrics: BTreeMap<String, f64>,
 }
 
 impl RecordedDecision {
     fn of(decision: &ClientDecision) -> RecordedDecision {
         RecordedDecision {
             client: decision.client.number(),
-            verdict: decision.decision.to_owned(),
-            figures: by_owned_name(&decision.metrics),
+            decision: decision.decision.to_owned(),
+            metrics: by_owned_name(&decision.metrics),
         }
     }
 }
@@ -263,7 +279,7 @@ impl Row {
         let stand_ins = StandIns::of(&outcome.stand_ins, n_clients);
         let oracle_error = outcome.oracle_error;
         let imputed = outcome.response_info.imputed.as_ref();
-        let oracle_silent = outcome.oracle_silent.as_ref().filter(|_| n_clients <= MANY_CLIENTS);
+        let absent_if_selected = outcome.oracle_silent.as_ref().filter(|_| n_clients <= MANY_CLIENTS);
         let bound = |oracle_error: OracleError, apart2: f64| {
             oracle_error.absent_share * oracle_error.absent_share * apart2
         };
@@ -285,11 +301,11 @@ impl Row {
             partial_bits,
             absent,
             absent_bits,
-            chance: probability,
-            probabilities,
-            chances_approximate: outcome.cohort.is_approximate,
+            inclusion_probability: probability,
+            inclusion_probabilities: probabilities,
+            probabilities_approximate: outcome.cohort.is_approximate,
             partial_steps,
-            response_time_s: response_times_s(outcome, n_clients),
+            took_s: response_times_s(outcome, n_clients),
             imputed_by: imputed.map(|imputed| imputed.rule.to_owned()),
             imputed: imputed.map_or_else(Vec::new, |imputed| client_numbers(&imputed.clients)),
             late: returns.late.iter().map(|update| update.client.number()).collect(),
@@ -305,9 +321,9 @@ impl Row {
             friend_met: stand_ins.n_shared_rounds,
             friend_last_met: stand_ins.last_shared_round,
             stand_in_by_none: stand_ins.by_none,
-            judged: outcome.decisions.iter().map(RecordedDecision::of).collect(),
+            decisions: outcome.decisions.iter().map(RecordedDecision::of).collect(),
             notes: metrics_of(&outcome.metrics, score),
-            rate: outcome.learning_rate,
+            learning_rate: outcome.learning_rate,
             train_loss: mean(returns.fresh.iter().map(|update| update.update.loss)),
             train_accuracy: mean(returns.fresh.iter().filter_map(|update| update.update.accuracy)),
             step_norm: outcome.step_norm,
@@ -316,11 +332,12 @@ impl Row {
             accuracy: score.and_then(|score| score.accuracy),
             oracle_client_mean: oracle.map(|spread| spread.mean),
             oracle_client_worst_tenth: oracle.map(|spread| spread.worst_tenth),
-            oracle_client_deviation: oracle.map(|spread| spread.std),
+            oracle_client_std: oracle.map(|spread| spread.std),
             oracle_client_deciles: oracle.map_or_else(Vec::new, |spread| spread.deciles.to_vec()),
             oracle_hits: outcome.oracle_hits.map(|(hits, _)| hits),
             oracle_hits_of: outcome.oracle_hits.map(|(_, known)| known),
-            oracle_silent: oracle_silent.map(|silent| silent.iter().map(|one| one.number()).collect()),
+            oracle_absent_if_selected: absent_if_selected
+                .map(|clients| clients.iter().map(|one| one.number()).collect()),
             oracle_error2: oracle_error.map(|oracle_error| oracle_error.error2),
             oracle_sigma_p2: oracle_error.map(|oracle_error| oracle_error.max_distance2),
             oracle_sigma_f2: oracle_error.and_then(|oracle_error| oracle_error.max_distance_in_cluster2),
@@ -403,9 +420,9 @@ impl Row {
 
     /// The chance with which each of the asked clients was to be asked, where that is known.
     pub fn inclusion_probabilities(&self) -> Vec<Option<f64>> {
-        match &self.probabilities {
-            Some(chances) => chances.clone(),
-            None => vec![self.chance; self.n_selected()],
+        match &self.inclusion_probabilities {
+            Some(probabilities) => probabilities.clone(),
+            None => vec![self.inclusion_probability; self.n_selected()],
         }
     }
 
@@ -422,8 +439,7 @@ impl Row {
     pub fn on_time(&self) -> Vec<(u32, Option<f64>)> {
         let mut clients = [self.whole(), self.partial()].concat();
         clients.sort_unstable();
-        let response_time_s =
-            |at: usize| self.response_time_s.get(at).copied().filter(|took_s| took_s.is_finite());
+        let response_time_s = |at: usize| self.took_s.get(at).copied().filter(|took_s| took_s.is_finite());
         clients.into_iter().enumerate().map(|(at, client)| (client, response_time_s(at))).collect()
     }
 
@@ -474,10 +490,10 @@ impl Row {
         if self.busy.is_some() && self.busy_bits.is_some() {
             return Err("needs either `busy` or `busy_bits`".to_owned());
         }
-        let n_probabilities = self.probabilities.as_ref().map_or(self.n_selected(), Vec::len);
+        let n_probabilities = self.inclusion_probabilities.as_ref().map_or(self.n_selected(), Vec::len);
         let lengths = [
             ("up", n_members(&self.up, &self.up_bits), "n_up", self.n_up as usize),
-            ("asked", self.n_selected(), "chances", n_probabilities),
+            ("asked", self.n_selected(), "inclusion_probabilities", n_probabilities),
             ("partial", self.n_partial(), "partial_steps", self.partial_steps.len()),
             ("late", self.late.len(), "late_base", self.late_base.len()),
             ("refused", self.refused.len(), "refused_why", self.refused_why.len()),
@@ -488,8 +504,8 @@ impl Row {
             return Err(format!("`{name}` holds {one} clients, but `{other_name}` is for {other}"));
         }
         let n_on_time = self.n_whole() + self.n_partial();
-        if !self.response_time_s.is_empty() && self.response_time_s.len() != n_on_time {
-            let n_times = self.response_time_s.len();
+        if !self.took_s.is_empty() && self.took_s.len() != n_on_time {
+            let n_times = self.took_s.len();
             return Err(format!(
                 "`whole` and `partial` hold {n_on_time} clients, but `took_s` is for {n_times}"
             ));

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::RowsPosition;
 use crate::disk;
 use crate::error::{IoContext, RecordError};
+use crate::old_names::in_current_names;
 use crate::{ROUNDS, Row, is_served};
 
 /// The file of a run, open to be added to.
@@ -95,9 +96,12 @@ impl RowsFile {
     /// Adds the line of a round, or finds it there. What had to be said of it, if anything.
     pub(crate) fn add(&mut self, line: &[u8], round: u32) -> Result<Option<String>, RecordError> {
         let old = self.next_beyond()?;
-        if old != line {
+        let current = in_current_names(&old);
+        let old_in_current_names = current.as_ref().unwrap_or(&old);
+        if old_in_current_names != line {
+            let is_whole = old.last() == Some(&b'\n');
             let warning =
-                if old.last() == Some(&b'\n') { Some(self.archive_from(&old, line, round)?) } else { None };
+                if is_whole { Some(self.archive_from(old_in_current_names, line, round)?) } else { None };
             if !old.is_empty() {
                 // Half a line is of a round that was not finished.
                 self.cut()?;
@@ -106,7 +110,8 @@ impl RowsFile {
             self.advance(line, round);
             return Ok(warning);
         }
-        self.advance(line, round);
+        // A row of version 1 keeps its names.
+        self.advance(&old, round);
         Ok(None)
     }
 

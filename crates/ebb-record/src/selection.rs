@@ -240,7 +240,7 @@ const MAX_SUMS: usize = 1 << 21;
 impl Hindsight {
     /// With one more round; `None` if nobody knows who would have answered in it, or if it takes too much memory.
     fn with_round(mut self, row: &Row, selected: &[u32], budget: &Budget) -> Option<Hindsight> {
-        let silent = row.oracle_silent.as_ref()?;
+        let silent = row.oracle_absent_if_selected.as_ref()?;
         let mut would_respond = row.up();
         let last = would_respond.last().map_or(0, |&client| client as usize + 1);
         would_respond.retain(|client| silent.binary_search(client).is_err());
@@ -467,12 +467,12 @@ mod tests {
     fn what_nobody_knows_is_left_out() {
         // In one round nobody can say who would have answered, though all that were asked did.
         let mut unknown = row(1, 4, &[0, 1], &[0, 1], &[]);
-        unknown.oracle_silent = None;
+        unknown.oracle_absent_if_selected = None;
         let found = selection(&[row(0, 4, &[0, 1], &[0, 1], &[]), unknown]);
         assert_eq!((found.cep, found.oracle_regret), (4, None));
         // Client 1 should have answered, and was not heard.
         let mut lost = row(1, 4, &[0, 1], &[0, 1], &[1]);
-        lost.oracle_silent = Some(Vec::new());
+        lost.oracle_absent_if_selected = Some(Vec::new());
         let found = selection(&[row(0, 4, &[0, 1], &[0, 1], &[]), lost]);
         assert_eq!((found.cep, found.oracle_regret), (3, None));
         // Somebody joined later.

@@ -22,7 +22,10 @@ use parquet::schema::parser::parse_message_type;
 
 use crate::error::{IoContext, RecordError};
 use crate::table::write_column;
-use crate::{SIMILARITIES, VERSION, disk, is_served};
+use crate::{SIMILARITIES, disk, is_served};
+
+/// The version of the file, which is not that of the record.
+const VERSION: u32 = 1;
 
 const SCHEMA: &str = "message friends {
     required int32 client (INTEGER(32,false));

@@ -46,7 +46,8 @@ pub struct Summary {
     /// How often clients answered, and how.
     pub answers: ResponseCounts,
     /// How many of the clients that ever joined never had an answer accepted.
-    pub never_heard: u64,
+    #[serde(alias = "never_heard")]
+    pub never_responded: u64,
     /// How selection went; missing in records that are older than this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<Selection>,
@@ -69,8 +70,13 @@ pub struct Summary {
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_worst_tenth: Option<f64>,
     /// Its standard deviation over clients.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
-    pub oracle_client_deviation: Option<f64>,
+    #[serde(
+        default,
+        alias = "oracle_client_deviation",
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "some_number"
+    )]
+    pub oracle_client_std: Option<f64>,
     /// The score from the client that is served worst to the one that is served best, in steps of a tenth of them. An oracle.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
     pub oracle_client_deciles: Vec<f64>,
@@ -237,7 +243,7 @@ impl SummaryTally {
             bytes_down: 0,
             bytes_up: 0,
             answers: ResponseCounts::default(),
-            never_heard: 0,
+            never_responded: 0,
             selection: None,
             replay: None,
             stand_ins: 0,
@@ -245,7 +251,7 @@ impl SummaryTally {
             oracle_psi: None,
             oracle_client_mean: None,
             oracle_client_worst_tenth: None,
-            oracle_client_deviation: None,
+            oracle_client_std: None,
             oracle_client_deciles: Vec::new(),
             weights: None,
             class_samples: Vec::new(),
@@ -310,7 +316,7 @@ impl SummaryTally {
         self.summary.tail_accuracy = crate::stats::mean(tail);
         let (hits, of) = self.oracle_hits;
         self.summary.oracle_hit_share = (of > 0).then(|| hits as f64 / of as f64);
-        self.summary.never_heard =
+        self.summary.never_responded =
             self.joined.iter().filter(|&client| !self.responded.get(client)).count() as u64;
         self.summary.selection = Some(self.selection.result());
         self.summary
@@ -323,7 +329,7 @@ impl SummaryTally {
         so_far.final_accuracy = finite(row.accuracy);
         so_far.oracle_client_mean = finite(row.oracle_client_mean);
         so_far.oracle_client_worst_tenth = finite(row.oracle_client_worst_tenth);
-        so_far.oracle_client_deviation = finite(row.oracle_client_deviation);
+        so_far.oracle_client_std = finite(row.oracle_client_std);
         so_far.oracle_client_deciles.clone_from(&row.oracle_client_deciles);
         so_far.class_samples.clone_from(&row.class_samples);
         so_far.class_accuracy.clone_from(&row.class_accuracy);
@@ -401,7 +407,7 @@ mod tests {
             bytes_down: 120,
             bytes_up: 80,
             answers: ResponseCounts { whole: 4, partial: 4, late: 1, absent: 4, refused: 4 },
-            never_heard: 1, // client 0: 1 and 2 answered, 3 did late
+            never_responded: 1, // client 0: 1 and 2 answered, 3 did late
             selection: Some(Selection {
                 asked: 12,
                 cep: 8,
@@ -417,7 +423,7 @@ mod tests {
             oracle_psi: Some(0.5),
             oracle_client_mean: Some(0.4),
             oracle_client_worst_tenth: None,
-            oracle_client_deviation: None,
+            oracle_client_std: None,
             oracle_client_deciles: vec![0.5, 0.75],
             weights: None,
             class_samples: vec![4, 2],
@@ -451,7 +457,7 @@ mod tests {
     "absent": 1,
     "refused": 0
   },
-  "never_heard": 2,
+  "never_responded": 2,
   "selection": {
     "asked": 3,
     "cep": 2,
@@ -499,7 +505,7 @@ mod tests {
     #[test]
     fn an_empty_run_has_a_summary() {
         let found = summary(&[], Some(0.5));
-        assert_eq!((found.rounds, found.tail_accuracy, found.never_heard), (0, None, 0));
+        assert_eq!((found.rounds, found.tail_accuracy, found.never_responded), (0, None, 0));
     }
 
     #[test]

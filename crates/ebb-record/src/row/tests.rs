@@ -79,6 +79,34 @@ pub(crate) fn row(number: u32, loss: f64, accuracy: Option<f64>) -> Row {
     Row::new(&census(4, &[1, 2]), &outcome, None)
 }
 
+/// A row with every key, column and metric whose name was another in version 1.
+pub(crate) fn row_with_every_renamed_key(number: u32) -> Row {
+    let mut outcome = outcome(number);
+    outcome.cohort.selected[1].inclusion_probability = None;
+    outcome.cohort.is_approximate = true;
+    outcome.response_info.response_times_s = vec![(ClientId::new(1), 0.5), (ClientId::new(2), 0.25)];
+    let metrics = Metrics::from([("gamma_l", 0.5)]);
+    outcome.decisions = vec![ClientDecision { client: ClientId::new(4), decision: "kept", metrics }];
+    outcome.metrics = [("memory_spilled_bytes", 64.0), ("probabilities_unknown", 2.0), ("theta", 0.5)].into();
+    outcome.oracle_silent = Some(vec![ClientId::new(2)]);
+    let oracle_clients = Some(Spread { mean: 0.5, worst_tenth: 0.25, std: 0.75, deciles: [0.5; 11] });
+    outcome.score = Some(Score { loss: 0.5, oracle_clients, ..Score::default() });
+    Row::new(&census(4, &[1, 2]), &outcome, None)
+}
+
+/// A line with the names of version 1, as that version wrote it.
+pub(crate) fn to_version_1(line: &str) -> String {
+    let decisions = line.replace("\"decision\":", "\"verdict\":").replace("\"metrics\":", "\"figures\":");
+    let notes = "\"memory_spilled_bytes\":64.0,\"probabilities_unknown\":2.0";
+    let keys = decisions.replace(notes, "\"chances_unknown\":2.0,\"memory_shelf_bytes\":64.0");
+    let keys = keys.replace("\"inclusion_probability\":", "\"chance\":");
+    let keys = keys.replace("\"inclusion_probabilities\":", "\"chances\":");
+    let keys = keys.replace("\"probabilities_approximate\":", "\"chances_approximate\":");
+    let keys = keys.replace("\"decisions\":", "\"judged\":").replace("\"learning_rate\":", "\"rate\":");
+    let keys = keys.replace("\"oracle_client_std\":", "\"oracle_client_deviation\":");
+    keys.replace("\"oracle_absent_if_selected\":", "\"oracle_silent\":")
+}
+
 /// One update that stood in for a client.
 fn stand_in(
     client: usize,
@@ -170,7 +198,7 @@ fn who_is_busy_how_long_updates_took_and_whose_outcome_is_imputed() {
     assert_eq!(wrong(r#""imputed_by":"silent","#, ""), "`imputed` needs `imputed_by`");
     // Of nobody is it known.
     outcome.response_info.response_times_s.clear();
-    assert!(Row::new(&census, &outcome, None).response_time_s.is_empty());
+    assert!(Row::new(&census, &outcome, None).took_s.is_empty());
 }
 
 #[test]
@@ -178,8 +206,8 @@ fn a_row_by_hand() {
     let row = Row::new(&census(4, &[1, 2]), &outcome(0), Some(&[0.1, -2.0]));
     let text = concat!(
         r#"{"round":0,"n_enrolled":4,"joined":[[0,3]],"left":[],"n_up":2,"up":[1,2],"asked":[1,2,3],"#,
-        r#""whole":[1],"partial":[2],"absent":[3],"chance":0.75,"partial_steps":[4],"late":[],"#,
-        r#""late_base":[],"refused":[],"refused_why":[],"rate":0.1,"train_loss":0.375,"#,
+        r#""whole":[1],"partial":[2],"absent":[3],"inclusion_probability":0.75,"partial_steps":[4],"late":[],"#,
+        r#""late_base":[],"refused":[],"refused_why":[],"learning_rate":0.1,"train_loss":0.375,"#,
         r#""train_accuracy":0.1875,"step_norm":2.5,"elapsed_s":1.5,"virtual_s":1.5,"bytes_down":30,"#,
         r#""bytes_up":20,"bytes_total":50,"model":[0.1,-2.0]}"#
     );
@@ -215,15 +243,15 @@ fn everything_measured_comes_back() {
     let row = Row::new(&census(12, &[]), &outcome, None);
     let mut again = read_back(&row);
     let decisions =
-        r#""judged":[{"client":4,"verdict":"kept","figures":{"gamma_l":0.5,"rounds_needed":null}}],"#;
+        r#""decisions":[{"client":4,"decision":"kept","metrics":{"gamma_l":0.5,"rounds_needed":null}}],"#;
     assert!(line(&row).contains(decisions), "{}", line(&row));
-    assert!(again.judged[0].figures["rounds_needed"].is_nan());
-    again.judged[0].figures.insert("rounds_needed".into(), f64::INFINITY);
+    assert!(again.decisions[0].metrics["rounds_needed"].is_nan());
+    again.decisions[0].metrics.insert("rounds_needed".into(), f64::INFINITY);
     assert_eq!(again, row);
     let sets =
         [("oracle_set_accuracy_all", 0.25), ("oracle_set_loss_all", 0.5), ("oracle_set_loss_old", 0.75)];
     assert_eq!(again.notes, sets.map(|(name, metric)| (name.to_owned(), metric)).into());
-    assert_eq!(again.oracle_silent, Some(vec![2]));
+    assert_eq!(again.oracle_absent_if_selected, Some(vec![2]));
     assert_eq!(again.joined, [[0, 2], [7, 7], [9, 10]]);
     assert_eq!(again.inclusion_probabilities(), [Some(0.75), None, Some(1.0 / 3.0)]);
     assert_eq!((again.late, again.late_base), (vec![9, 0], vec![2, 4]));
@@ -243,7 +271,7 @@ fn who_stood_in_for_whom_by_hand() {
         r#""refused_why":[],"n_stand_ins":4,"stand_in_for":[0,0,3],"stand_in_by":[1,2,1],"#,
         r#""stand_in_age":[0,0,0],"stand_in_part":[0.75,0.25,1.0],"friend_similarity":[0.5,0.125,0.25],"#,
         r#""friend_met":[7,7,7],"friend_last_met":[4,4,4],"stand_in_by_none":[2],"#,
-        r#""notes":{"by_friend":2.0,"theta":null},"rate""#
+        r#""notes":{"by_friend":2.0,"theta":null},"learning_rate""#
     );
     assert!(text.contains(expected), "{text}");
     let expected = concat!(
@@ -276,7 +304,7 @@ fn lists_of_stand_ins_that_hold_no_information_are_left_out() {
     for key in absent {
         assert!(!text.contains(key), "{key}: {text}");
     }
-    assert!(text.contains(r#""stand_in_by":[1,3],"stand_in_age":[0,2],"rate""#), "{text}");
+    assert!(text.contains(r#""stand_in_by":[1,3],"stand_in_age":[0,2],"learning_rate""#), "{text}");
     let again = read_back(&row);
     assert_eq!((again.stand_in_fractions(), &again), (vec![1.0, 1.0], &row));
 }
@@ -296,7 +324,7 @@ fn in_large_fleets_stand_ins_are_counted_only() {
 fn large_sets_are_written_as_bits_and_small_ones_as_lists() {
     let row = row_of_many(1);
     let text = line(&row);
-    for key in ["up_bits", "asked_bits", "whole_bits", "partial_bits", "absent", "chance"] {
+    for key in ["up_bits", "asked_bits", "whole_bits", "partial_bits", "absent", "inclusion_probability"] {
         assert!(text.contains(&format!("\"{key}\":")), "{key}");
     }
     assert!(!text.contains("\"absent_bits\":") && !text.contains("\"asked\":"));
@@ -354,7 +382,7 @@ fn nobody_selected_means_no_probability_and_no_training_loss() {
     outcome.cohort.selected.clear();
     outcome.responses = Responses::default();
     let again = read_back(&Row::new(&census(4, &[]), &outcome, None));
-    assert_eq!((again.chance, again.train_loss, again.train_accuracy), (None, None, None));
+    assert_eq!((again.inclusion_probability, again.train_loss, again.train_accuracy), (None, None, None));
     assert_eq!((again.inclusion_probabilities(), again.n_selected()), (vec![], 0));
 }
 
@@ -369,7 +397,11 @@ fn lists_that_belong_together_must_have_one_length() {
         }
     };
     check(r#""partial_steps":[4]"#, r#""partial_steps":[]"#, "`partial` holds 1 clients");
-    check(r#""chance":0.75"#, r#""chances":[0.1,0.2]"#, "`asked` holds 3 clients");
+    check(
+        r#""inclusion_probability":0.75"#,
+        r#""inclusion_probabilities":[0.1,0.2]"#,
+        "`asked` holds 3 clients",
+    );
     check(r#""asked":[1,2,3],"#, "", "either `asked` or `asked_bits`");
     check(r#""up":[1,2]"#, r#""up_bits":"!""#, "Invalid");
     check(r#""n_up":2"#, r#""n_up":3"#, "`up` holds 2 clients");

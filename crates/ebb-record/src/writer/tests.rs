@@ -5,7 +5,7 @@ use ebb_round::Tensor;
 use std::io::Write;
 
 use super::*;
-use crate::row::tests::row;
+use crate::row::tests::{row, row_with_every_renamed_key, to_version_1};
 use crate::similarity::tests::similarity_matrix;
 use crate::{LOCK, Rollback, SERVER_STORE, SIMILARITIES};
 
@@ -93,7 +93,7 @@ fn run_json_by_hand() {
     let header = Header { recipe: Some("fedavg".into()), ..header() };
     RunWriter::create(&folder, &header, "123456789", None).unwrap();
     let expected = concat!(
-        "{\n  \"format\": \"ebbflow-run\",\n  \"version\": 1,\n  \"program\": \"ebbflow 0.1.0\",\n",
+        "{\n  \"format\": \"ebbflow-run\",\n  \"version\": 2,\n  \"program\": \"ebbflow 0.1.0\",\n",
         "  \"seed\": 7,\n  \"kernels\": \"portable\",\n  \"recipe\": \"fedavg\",\n  \"n_params\": 2,\n",
         "  \"settings\": \"cbf43926\"\n}\n"
     );
@@ -134,6 +134,51 @@ fn a_run_that_was_killed_and_resumed_has_the_same_bytes() {
         let walls = RunFolder::open(&folder).unwrap().wall_times().unwrap();
         let wall_s = |round| if round == 4 { 9.0 } else { 0.25 };
         assert_eq!(walls, (0..9).map(|round| WallTime { round, wall_s: wall_s(round) }).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_resumed_run_of_version_1_keeps_its_rows_and_is_read_whole() {
+    let place = tempfile::tempdir().unwrap();
+    for (name, is_served) in [("simulated", false), ("served", true)] {
+        let folder = place.path().join(name);
+        drop(create(&folder));
+        let run_json = fs::read_to_string(folder.join(RUN)).unwrap();
+        fs::write(folder.join(RUN), run_json.replace("\"version\": 2", "\"version\": 1")).unwrap();
+        if is_served {
+            fs::write(folder.join(SERVER_STORE), "").unwrap();
+        }
+        let rows = (0..5).map(row_with_every_renamed_key).collect::<Vec<_>>();
+        let lines = rows.iter().map(|row| serde_json::to_string(row).unwrap() + "\n").collect::<Vec<_>>();
+        let old_lines = lines.iter().map(|line| to_version_1(line)).collect::<Vec<_>>();
+        // Version 1 recorded two rounds, wrote a checkpoint, recorded two more, and was killed in the fifth.
+        let before = old_lines[..2].concat();
+        fs::write(folder.join(ROUNDS), &before).unwrap();
+        let position = RowsPosition {
+            rows_len: before.len() as u64,
+            rows_checksum: Some(crc32fast::hash(before.as_bytes())),
+            next_round: 2,
+        };
+        checkpoint::write(&folder, position, b"after 2").unwrap();
+        fs::write(folder.join(ROUNDS), old_lines[..4].concat() + &old_lines[4][..40]).unwrap();
+        let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
+        assert_eq!(state.as_deref(), Some(&b"after 2"[..]));
+        rows[2..3].iter().for_each(|row| drop(writer.append(row).unwrap()));
+        writer.checkpoint(b"after 3").unwrap();
+        drop(writer);
+        let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
+        assert_eq!(state.as_deref(), Some(&b"after 3"[..]));
+        rows[3..].iter().for_each(|row| drop(writer.append(row).unwrap()));
+        assert_eq!(writer.take_warnings(), [""; 0], "{name}");
+        let summary = writer.finish("rounds", &layout(), &[1.0, 2.0], None, None).unwrap();
+        let found = fs::read_to_string(folder.join(ROUNDS)).unwrap();
+        assert_eq!(found, old_lines[..4].concat() + &lines[4], "{name}");
+        let run = RunFolder::open(&folder).unwrap();
+        assert_eq!((run.rows().unwrap(), run.summary().unwrap()), (rows, Some(summary)));
+        let table = fs::read_to_string(folder.join(CSV_TABLE)).unwrap();
+        let head = table.lines().next().unwrap();
+        assert!(head.ends_with(",note_memory_spilled_bytes,note_probabilities_unknown,note_theta"), "{head}");
+        assert_eq!(table.lines().count(), 6);
     }
 }
 
