@@ -1,18 +1,18 @@
-//! The figures of a round: one number each, under one name in tables and another, with its group, in TensorBoard.
+//! The metrics of a round: one number each, with its column and its tag in TensorBoard.
 
 use crate::Row;
 
-/// A figure, and where it is found.
+/// A metric of a row.
 pub(crate) struct Metric {
-    /// Its column.
+    /// Its column in CSV and Parquet.
     pub(crate) name: &'static str,
-    /// Its tag in TensorBoard: a group, a slash, a name. The round has none, for it is the step.
+    /// Its tag in TensorBoard: group, slash, name. Empty for the round, which is the step.
     pub(crate) tag: &'static str,
-    /// Its value.
+    /// How to read its value.
     pub(crate) value: MetricValue,
 }
 
-/// Where a value is found.
+/// How to read a value of a row, by its type.
 pub(crate) enum MetricValue {
     Count(fn(&Row) -> u64),
     OptionalCount(fn(&Row) -> Option<u32>),
@@ -21,7 +21,7 @@ pub(crate) enum MetricValue {
 }
 
 impl MetricValue {
-    /// The shortest text that reads as the same number.
+    /// The shortest text that parses as the same number.
     pub(crate) fn cell(&self, row: &Row) -> String {
         match self {
             MetricValue::Count(of) => of(row).to_string(),
@@ -31,7 +31,7 @@ impl MetricValue {
         }
     }
 
-    /// The number nearest to it among those of single precision, if it was measured.
+    /// The value rounded to single precision, if it is known.
     pub(crate) fn to_f32(&self, row: &Row) -> Option<f32> {
         match self {
             MetricValue::Count(of) => Some(of(row) as f32),
@@ -42,12 +42,12 @@ impl MetricValue {
     }
 }
 
-/// A value as it reads, or nothing.
+/// The text of a value, or nothing.
 pub(crate) fn optional_cell<T: std::fmt::Debug>(value: Option<T>) -> String {
     value.map(|value| format!("{value:?}")).unwrap_or_default()
 }
 
-/// All of them, in the order of the columns.
+/// All metrics, in the order of the columns.
 pub(crate) const METRICS: [Metric; 33] = [
     metric("round", "", MetricValue::Count(|row| u64::from(row.round))),
     metric("n_enrolled", "clients/enrolled", MetricValue::Count(|row| u64::from(row.n_enrolled))),

@@ -1,4 +1,5 @@
-//! Names that columns and metrics had in version 1 of the format. Keys of rows and of the summary have serde aliases.
+//! Names of columns and metrics in version 1 of the format. Keys of rows and of the summary have serde
+//! aliases.
 
 use std::collections::BTreeMap;
 

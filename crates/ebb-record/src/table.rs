@@ -1,4 +1,4 @@
-//! Rows as tables: CSV with the scalars, Parquet with all that a row holds.
+//! Rows as tables: CSV with the scalars, Parquet with everything in a row.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -15,8 +15,8 @@ use crate::error::{IoContext, RecordError};
 use crate::metrics::{METRICS, Metric, MetricValue, optional_cell};
 use crate::{RecordedDecision, Row, disk};
 
-/// Writes the scalars of the rows and how long their lists are, and a column for each of these notes: those that any row has. What was
-/// not measured is an empty cell.
+/// Writes the scalars of the rows, the lengths of their lists, and a column for each of these metrics. An
+/// unknown value is an empty cell.
 pub fn write_csv(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,
     extra_metrics: &BTreeSet<String>,
@@ -36,12 +36,12 @@ pub fn write_csv(
     })
 }
 
-/// The columns that every such table has, whatever its rows note.
+/// The columns of every such table, before those of metrics.
 pub fn csv_columns() -> impl Iterator<Item = &'static str> {
     METRICS.iter().map(|metric| metric.name)
 }
 
-/// The names of all notes that any of the rows has.
+/// The names of all metrics in `notes` of any row.
 pub fn metric_names(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,
 ) -> Result<BTreeSet<String>, RecordError> {
@@ -52,7 +52,8 @@ pub fn metric_names(
     Ok(names)
 }
 
-/// Writes all that the rows hold, sets of clients as lists; `inclusion_probabilities` goes with `asked`.
+/// Writes everything in the rows, with sets of clients as lists. `inclusion_probabilities` has one element
+/// for each of `asked`.
 pub fn write_parquet(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,
     to: &Path,
@@ -81,7 +82,7 @@ pub fn write_parquet(
     })
 }
 
-/// A column with a list of whole numbers a round, mostly clients, and where they are found.
+/// A column with a list of whole numbers per round, mostly clients, and how to read it.
 type CountList = (&'static str, fn(&Row) -> Vec<u32>);
 
 const COUNT_LISTS: [CountList; 23] = [
@@ -110,7 +111,7 @@ const COUNT_LISTS: [CountList; 23] = [
     ("imputed", |row| row.imputed.clone()),
 ];
 
-/// A column with a list of other numbers a round, and where they are found.
+/// A column with a list of floats per round, and how to read it.
 type NumberList = (&'static str, fn(&Row) -> Vec<f64>);
 
 const NUMBER_LISTS: [NumberList; 8] = [
@@ -124,7 +125,7 @@ const NUMBER_LISTS: [NumberList; 8] = [
     ("took_s", |row| row.took_s.clone()),
 ];
 
-/// A column with a list of words a round, and where they are found.
+/// A column with a list of texts per round, and how to read it.
 type TextList = (&'static str, fn(&Row) -> Vec<String>);
 
 const TEXT_LISTS: [TextList; 5] = [
@@ -140,7 +141,7 @@ const TEXT_LISTS: [TextList; 5] = [
     ("imputed_by", |row| row.imputed_by.iter().cloned().collect()),
 ];
 
-/// The clients of stretches that are given by their first and last.
+/// The clients of ranges of first and last number.
 fn expand_ranges(stretches: &[[u32; 2]]) -> Vec<u32> {
     stretches.iter().flat_map(|&[first, last]| first..=last).collect()
 }
@@ -166,7 +167,7 @@ fn schema() -> String {
     format!("message rounds {{ {} }}", columns.join(" "))
 }
 
-/// Rows on their way into the file, column by column.
+/// Rows that will be written as one row group, column by column.
 struct RowGroup {
     n_rows: usize,
     scalars: Vec<ScalarColumn>,
@@ -185,7 +186,7 @@ enum ScalarColumn {
     Double(LevelledColumn<f64>),
 }
 
-/// Values with the levels by which Parquet tells what is missing and where a list begins.
+/// Values with the levels by which Parquet marks missing values and the begin of a list.
 #[derive(Default)]
 struct LevelledColumn<T> {
     values: Vec<T>,
@@ -230,7 +231,7 @@ impl RowGroup {
             }
         }
         for (column, (_, counts)) in self.counts.iter_mut().zip(&COUNT_LISTS) {
-            // Parquet keeps unsigned numbers by their bits.
+            // Parquet stores unsigned numbers by their bits.
             column.push_list(counts(row).into_iter().map(|count| Some(count as i32)), 0, 1);
         }
         self.inclusion_probabilities.push_list(row.inclusion_probabilities().into_iter(), 0, 2);
@@ -241,7 +242,7 @@ impl RowGroup {
                 1,
             );
         }
-        // No model at all is one level below a model without numbers.
+        // A missing model is one level below a model without parameters.
         let empty = row.model.is_some().into();
         self.model.push_list(row.model.iter().flatten().map(|&number| Some(number)), empty, 2);
         for (column, (_, numbers)) in self.numbers.iter_mut().zip(&NUMBER_LISTS) {
@@ -249,7 +250,7 @@ impl RowGroup {
         }
     }
 
-    /// Whether it is time to write: a group is held in memory as a whole.
+    /// Whether the group should be written, because a group is held in memory.
     fn is_full(&self) -> bool {
         let n_counts: usize = self.counts.iter().map(|column| column.definition.len()).sum();
         let n_numbers: usize = self.numbers.iter().map(|column| column.definition.len()).sum();
@@ -287,7 +288,7 @@ impl<T> LevelledColumn<T> {
         self.values.extend(value);
     }
 
-    /// `empty` is the level of a list without elements, `whole` that of an element that has a value.
+    /// `empty` is the level of a list without elements, `whole` that of an element with a value.
     fn push_list(&mut self, list: impl Iterator<Item = Option<T>>, empty: i16, whole: i16) {
         let before = self.definition.len();
         for value in list {

@@ -35,7 +35,7 @@ fn the_file_extension_determines_the_format() {
     let document: Value = serde_json::from_slice(&to("a.json")).unwrap();
     assert_eq!(document["rounds"], json!(rows(&run)));
     assert_eq!(document["summary"], summary(&run));
-    assert_eq!(document["settings"]["world"]["availability"]["chance"], json!(0.6));
+    assert_eq!(document["settings"]["world"]["availability"]["probability"], json!(0.6));
     assert_eq!((&document["run"]["recipe"], &document["run"]["seed"]), (&json!("dropout"), &json!(1)));
     // Without large sets the lines are those of the record.
     assert_eq!(to("a.jsonl"), contents(&run)["rounds.jsonl"]);

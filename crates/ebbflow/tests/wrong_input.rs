@@ -203,7 +203,7 @@ fn missing_and_broken_files() {
     let folder = place.path().to_str().unwrap();
     for words in [["run", folder], ["resume", folder], ["show", folder]] {
         let error = fail(&words);
-        assert!(error.contains("not a run folder, for it has no run.json"), "{error}");
+        assert!(error.contains("not a run folder: it has no run.json"), "{error}");
     }
 }
 

@@ -18,7 +18,6 @@ const NOT_YET: &[(&str, usize)] = &[
     ("crates/ebb-net/", 83),
     ("crates/ebb-papers/", 13),
     ("crates/ebb-plot/", 12),
-    ("crates/ebb-record/", 48),
     ("crates/ebb-report/", 14),
     ("crates/ebb-round/", 53),
     ("crates/ebb-settings/", 4),

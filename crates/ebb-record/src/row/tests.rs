@@ -1,4 +1,4 @@
-//! Rows as they are written, and the rows that other tests try things on.
+//! Rows as they are written, and example rows for other tests.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use ebb_round::{
 
 use super::*;
 
-/// A census of `n_clients`, of which those in `up` can be reached.
+/// A census of `n_clients`, with those in `up` up.
 pub(crate) fn census(n_clients: usize, up: &[usize]) -> Census {
     let mut census = Census::new();
     (0..n_clients).for_each(|idx| census.enrol(ClientId::new(idx), 10, 0));
@@ -18,7 +18,7 @@ pub(crate) fn census(n_clients: usize, up: &[usize]) -> Census {
     census
 }
 
-/// An answer of a client that did so many of ten steps.
+/// An update of a client that did this many of ten steps.
 pub(crate) fn client_update(client: usize, base: u32, steps: u32, loss: f32) -> ClientUpdate {
     let update = Update {
         delta: Parcel::default(),
@@ -34,7 +34,7 @@ pub(crate) fn client_update(client: usize, base: u32, steps: u32, loss: f32) -> 
     ClientUpdate { client: ClientId::new(client), inclusion_probability: None, update: Arc::new(update) }
 }
 
-/// A round in which clients 1, 2 and 3 were asked: 1 did all, 2 did part, 3 was silent.
+/// A round with clients 1, 2 and 3 selected: 1 did all of the work, 2 did part of it, 3 is absent.
 pub(crate) fn outcome(number: u32) -> Outcome {
     let selected =
         [1, 2, 3].map(|idx| Selected { client: ClientId::new(idx), inclusion_probability: Some(0.75) });
@@ -71,7 +71,7 @@ pub(crate) fn outcome(number: u32) -> Outcome {
     }
 }
 
-/// A row of [`outcome`], judged.
+/// A row of [`outcome`] with an evaluation.
 pub(crate) fn row(number: u32, loss: f64, accuracy: Option<f64>) -> Row {
     let mut outcome = outcome(number);
     outcome.score = Some(Score { loss, accuracy, ..Score::default() });
@@ -79,7 +79,7 @@ pub(crate) fn row(number: u32, loss: f64, accuracy: Option<f64>) -> Row {
     Row::new(&census(4, &[1, 2]), &outcome, None)
 }
 
-/// A row with every key, column and metric whose name was another in version 1.
+/// A row with every key, column and metric that had another name in version 1.
 pub(crate) fn row_with_every_renamed_key(number: u32) -> Row {
     let mut outcome = outcome(number);
     outcome.cohort.selected[1].inclusion_probability = None;
@@ -107,7 +107,7 @@ pub(crate) fn to_version_1(line: &str) -> String {
     keys.replace("\"oracle_absent_if_selected\":", "\"oracle_silent\":")
 }
 
-/// One update that stood in for a client.
+/// A stand-in for a client.
 fn stand_in(
     client: usize,
     source: Option<usize>,
@@ -129,7 +129,7 @@ fn stand_in(
     }
 }
 
-/// A round in which friends stood in for two clients and the mean for one, and an oracle looked on.
+/// A round with stand-ins from friends for two clients and from the mean for one, and oracle values.
 pub(crate) fn row_with_friends(number: u32) -> Row {
     let mut outcome = outcome(number);
     outcome.stand_ins = vec![
@@ -150,7 +150,7 @@ pub(crate) fn row_with_friends(number: u32) -> Row {
     Row::new(&census(4, &[1, 2]), &outcome, None)
 }
 
-/// A round of 5000 clients of which every third is up and answers, half of them in part.
+/// A round of 5000 clients. Every third is up and responds, half of them with part of the work.
 pub(crate) fn row_of_many(number: u32) -> Row {
     let n_clients = 5000;
     let every_third: Vec<_> = (0..n_clients).step_by(3).collect();
@@ -173,7 +173,7 @@ fn read_back(row: &Row) -> Row {
 }
 
 #[test]
-fn who_is_busy_how_long_updates_took_and_whose_outcome_is_imputed() {
+fn busy_clients_response_times_and_imputed_outcomes_are_recorded() {
     let mut census = census(4, &[1, 2]);
     census.set_busy(|busy| [0, 2].into_iter().for_each(|idx| busy.set(idx, true)));
     let mut outcome = outcome(0);
@@ -196,7 +196,7 @@ fn who_is_busy_how_long_updates_took_and_whose_outcome_is_imputed() {
     };
     assert_eq!(wrong("[null,0.25]", "[0.25]"), "`whole` and `partial` hold 2 clients, but `took_s` is for 1");
     assert_eq!(wrong(r#""imputed_by":"silent","#, ""), "`imputed` needs `imputed_by`");
-    // Of nobody is it known.
+    // No response time is known.
     outcome.response_info.response_times_s.clear();
     assert!(Row::new(&census, &outcome, None).took_s.is_empty());
 }
@@ -216,7 +216,7 @@ fn a_row_by_hand() {
 }
 
 #[test]
-fn everything_measured_comes_back() {
+fn every_value_is_read_back() {
     let mut outcome = outcome(5);
     outcome.joined = [0, 1, 2, 7, 9, 10].map(ClientId::new).to_vec();
     outcome.left = vec![ClientId::new(4)];
@@ -264,7 +264,7 @@ fn everything_measured_comes_back() {
 }
 
 #[test]
-fn who_stood_in_for_whom_by_hand() {
+fn stand_ins_by_hand() {
     let row = row_with_friends(0);
     let text = line(&row);
     let expected = concat!(
@@ -289,7 +289,7 @@ fn who_stood_in_for_whom_by_hand() {
 #[test]
 fn lists_of_stand_ins_that_hold_no_information_are_left_out() {
     let mut outcome = outcome(5);
-    // Its own update of two rounds ago for client 3, and for client 0 a friend's.
+    // For client 3 its own update of two rounds ago, for client 0 the update of a friend.
     outcome.stand_ins = vec![stand_in(0, Some(1), 0, 1.0, Some(0.5)), stand_in(3, Some(3), 2, 1.0, None)];
     outcome.oracle_error = Some(OracleError {
         error2: 0.0,
@@ -352,7 +352,7 @@ fn one_client_in_32_is_a_list_and_one_more_is_bits() {
 }
 
 #[test]
-fn a_number_that_json_cannot_hold_is_null_and_not_missing() {
+fn a_number_that_json_cannot_represent_is_null_and_not_missing() {
     let row = row(0, f64::INFINITY, None);
     assert!(line(&row).contains(r#""loss":null"#));
     let again = read_back(&row);
@@ -387,7 +387,7 @@ fn nobody_selected_means_no_probability_and_no_training_loss() {
 }
 
 #[test]
-fn lists_that_belong_together_must_have_one_length() {
+fn lists_of_one_entry_per_client_must_have_equal_lengths() {
     let check = |from: &str, to: &str, expected: &str| {
         let text = line(&Row { loss: Some(1.0), ..row_with_friends(0) });
         assert!(text.contains(from), "{text}");
@@ -432,6 +432,6 @@ fn a_row_for_a_million_clients_is_short_and_quick() {
     let text = line(&Row::new(&census, &outcome, None));
     let took_s = began.elapsed().as_secs_f64();
     assert!(text.len() < 200_000, "{} bytes", text.len());
-    // Takes a millisecond; the bound only catches work that grows faster than the number of clients.
+    // It takes a millisecond. The bound only detects work that grows faster than the number of clients.
     assert!(took_s < 0.5, "{took_s} s");
 }

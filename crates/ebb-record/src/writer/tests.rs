@@ -1,4 +1,4 @@
-//! Runs that are killed, damaged and taken up again.
+//! Runs that are killed, damaged and resumed.
 
 use ebb_round::Tensor;
 
@@ -21,7 +21,7 @@ fn create(folder: &Path) -> RunWriter {
     RunWriter::create(folder, &header(), "seed = 7\n", None).unwrap()
 }
 
-/// Appends the rounds of the range and the time they took.
+/// Appends rounds and their wall times.
 fn append_rounds(writer: &mut RunWriter, rounds: std::ops::Range<u32>) {
     for number in rounds {
         writer.append(&row(number, 1.0 / f64::from(number + 3), Some(0.5))).unwrap();
@@ -33,7 +33,7 @@ fn finish(writer: RunWriter) {
     writer.finish("rounds", &layout(), &[1.0, 2.0], None, None).unwrap();
 }
 
-/// Where the checkpoint after so many rounds stands.
+/// The path of the checkpoint after this many rounds.
 fn checkpoint(folder: &Path, after: u32) -> PathBuf {
     checkpoint::path(folder, after)
 }
@@ -48,7 +48,7 @@ fn rounds(folder: &Path) -> Vec<u32> {
     RunFolder::open(folder).unwrap().rows().unwrap().iter().map(|row| row.round).collect()
 }
 
-/// Every file but those that may differ between equal runs.
+/// Every file, except those that may differ between equal runs.
 fn contents(folder: &Path) -> Vec<(OsString, Vec<u8>)> {
     let entries = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let (below, files): (Vec<_>, Vec<_>) = entries(folder).partition(|entry| entry.path().is_dir());
@@ -125,7 +125,7 @@ fn a_run_that_was_killed_and_resumed_has_the_same_bytes() {
         torn_wall.write_all(b"{\"round\":4,\"wall_s\":9.0}\n{\"rou").unwrap();
         let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
         assert_eq!(state.as_deref(), Some(&b"after 4"[..]));
-        // Nothing is cut before its round was played again.
+        // Nothing is removed before its round was repeated.
         assert!(fs::read(folder.join(ROUNDS)).unwrap() == bytes[..cut]);
         append_rounds(&mut writer, 4..9);
         assert_eq!(writer.take_warnings(), [""; 0]);
@@ -202,7 +202,7 @@ fn similarities_of_a_run_that_was_killed_are_those_of_one_that_was_not() {
     add_similarities(&mut writer, 4);
     writer.checkpoint(b"after 4").unwrap();
     append_rounds(&mut writer, 4..5);
-    // Another end than the one that comes of it in the end.
+    // A similarity file that the resumed run does not write.
     add_similarities(&mut writer, 5);
     drop(writer);
     fs::write(folder.join(SIMILARITIES).join("round-000006.parquet.new"), b"half").unwrap();
@@ -243,7 +243,7 @@ fn one_writer_at_a_time() {
 }
 
 #[test]
-fn whatever_stands_there_already_is_left_alone() {
+fn existing_files_are_left_alone() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     drop(create(&folder));
@@ -257,7 +257,7 @@ fn whatever_stands_there_already_is_left_alone() {
 }
 
 #[test]
-fn what_to_do_about_what_stands_there_depends_on_what_it_is() {
+fn the_remedy_depends_on_the_content_of_the_folder() {
     let place = tempfile::tempdir().unwrap();
     let check = |name: &str, expected: &str| {
         let path = place.path().join(name);
@@ -278,7 +278,7 @@ fn what_to_do_about_what_stands_there_depends_on_what_it_is() {
 }
 
 #[test]
-fn a_run_does_not_go_on_with_other_settings() {
+fn a_run_does_not_resume_with_other_settings() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
@@ -289,12 +289,13 @@ fn a_run_does_not_go_on_with_other_settings() {
     fs::write(folder.join(SETTINGS), "seed = 8\n").unwrap();
     let before = contents(&folder);
     let error = RunWriter::reopen(&folder).unwrap_err().to_string();
-    let expected = "settings.toml: damaged: it, or its checksum in run.json, changed since the run began; put back the two";
+    let expected =
+        "settings.toml: damaged: it or its checksum in run.json changed since the run began; put back both";
     assert!(error.contains(expected), "{error}");
     assert!(error.ends_with(&format!("with `ebbflow run {}`", folder.display())), "{error}");
     assert!(contents(&folder) == before);
 
-    // Without the checksum, as in a run.json made by hand, there is nothing to compare with.
+    // A run.json written by hand has no checksum, and nothing is compared.
     let text = fs::read_to_string(folder.join(RUN)).unwrap();
     let (text, _) = text.split_once(",\n  \"settings\"").unwrap();
     fs::write(folder.join(RUN), format!("{text}}}")).unwrap();
@@ -302,7 +303,7 @@ fn a_run_does_not_go_on_with_other_settings() {
 }
 
 #[test]
-fn that_a_run_is_finished_is_reported_before_all_else() {
+fn a_finished_run_is_reported_before_anything_else() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     finish(create(&folder));
@@ -372,7 +373,7 @@ fn a_damaged_checkpoint_is_an_error_that_touches_nothing() {
         let before = contents(&folder);
         let error = RunWriter::reopen(&folder).unwrap_err().to_string();
         assert!(error.contains("checkpoint-000002.ebb: damaged: "), "byte {at}: {error}");
-        let remedy = format!("begin the run again from its record with `ebbflow run {}`", folder.display());
+        let remedy = format!("start the run again from its record with `ebbflow run {}`", folder.display());
         assert!(error.ends_with(&remedy), "byte {at}: {error}");
         assert!(contents(&folder) == before, "byte {at}");
     }
@@ -395,13 +396,13 @@ fn rows_that_do_not_reach_the_checkpoint_are_damage() {
         assert!(error.contains("rounds.jsonl: damaged") && error.contains(expected), "{error}");
         assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), content);
     };
-    check(&bytes[..bytes.len() - 1], "the checkpoint counts on");
+    check(&bytes[..bytes.len() - 1], "the checkpoint expects");
     check(b"", "it has 0 bytes");
     check(&[&bytes[..], &bytes[..]].concat()[1..], "no row ends at byte");
-    // One bit would be put right.
+    // A single bit would be corrected.
     let mut flipped = bytes.clone();
     (flipped[9], flipped[60]) = (flipped[9] ^ 1, flipped[60] ^ 2);
-    check(&flipped, "the rows of the first 2 rounds are not those");
+    check(&flipped, "the checksum of the first 2 rows does not match");
 }
 
 #[test]
@@ -417,7 +418,7 @@ fn a_newer_run_or_no_run_is_not_reopened() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_is_named_and_the_run_goes_on_from_its_checkpoint() {
+fn a_full_disk_is_named_and_the_run_resumes_from_its_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
@@ -429,7 +430,7 @@ fn a_full_disk_is_named_and_the_run_goes_on_from_its_checkpoint() {
     let path = folder.join(ROUNDS);
     assert_eq!(error, format!("writing {}: No space left on device (os error 28)", path.display()));
     drop(writer);
-    // What a disk that filled up in the middle of the line would have taken.
+    // The bytes that a disk takes which fills up in the middle of the line.
     File::options().append(true).open(&path).unwrap().write_all(b"{\"round\":3,\"n_en").unwrap();
     assert_eq!(rounds(&folder), [0, 1, 2]);
     let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
@@ -465,7 +466,7 @@ fn what_could_not_be_written_at_a_checkpoint_is_written_at_the_next_try() {
     append_rounds(&mut writer, 0..2);
     writer.checkpoint(b"after 2").unwrap();
     append_rounds(&mut writer, 2..4);
-    // Something stands where the new files go.
+    // A folder is in the place of the new files.
     let in_the_way = disk::temp_name(&checkpoint(&folder, 4));
     fs::create_dir(&in_the_way).unwrap();
     fs::create_dir(folder.join(SIMILARITIES)).unwrap();
@@ -475,7 +476,7 @@ fn what_could_not_be_written_at_a_checkpoint_is_written_at_the_next_try() {
     writer.checkpoint(b"after 4").unwrap_err();
     append_rounds(&mut writer, 4..5);
     fs::remove_dir(in_the_way).unwrap();
-    // There is no checkpoint without the friends that belong before it.
+    // No checkpoint is written without the similarities that belong before it.
     let error = writer.checkpoint(b"after 5").unwrap_err().to_string();
     assert!(error.contains("round-000004.parquet"), "{error}");
     fs::remove_dir(friends_in_the_way).unwrap();
@@ -498,7 +499,7 @@ fn with_two_checkpoints(folder: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_passed_over_for_the_older_one_with_a_warning() {
+fn a_damaged_checkpoint_is_skipped_for_the_older_one_with_a_warning() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let bytes = with_two_checkpoints(&folder);
@@ -508,13 +509,13 @@ fn a_damaged_checkpoint_is_passed_over_for_the_older_one_with_a_warning() {
     let [warning] = writer.take_warnings().try_into().unwrap();
     let (newer, older) = (checkpoint(&folder, 4), checkpoint(&folder, 2));
     let expected = format!(
-        "{}: damaged: its checksum does not match; going on from {}",
+        "{}: damaged: its checksum does not match; resuming from {}",
         newer.display(),
         older.display()
     );
     assert_eq!(warning, expected);
     assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes);
-    // The damaged one is none of the last two, and is replaced once its round is there.
+    // The damaged checkpoint is not counted, and is replaced when its round is reached.
     append_rounds(&mut writer, 2..3);
     writer.checkpoint(b"after 3").unwrap();
     assert!(older.exists());
@@ -529,7 +530,7 @@ fn a_damaged_checkpoint_is_passed_over_for_the_older_one_with_a_warning() {
 }
 
 #[test]
-fn a_run_of_an_earlier_version_goes_on_from_its_only_checkpoint() {
+fn a_run_of_an_earlier_version_resumes_from_its_only_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
@@ -548,7 +549,7 @@ fn a_run_of_an_earlier_version_goes_on_from_its_only_checkpoint() {
 }
 
 #[test]
-fn a_flipped_bit_in_the_rows_is_found_by_their_checksum_and_put_right() {
+fn a_flipped_bit_in_the_rows_is_detected_by_their_checksum_and_corrected() {
     let place = tempfile::tempdir().unwrap();
     let straight = place.path().join("straight");
     let bytes = with_two_checkpoints(&straight);
@@ -566,13 +567,12 @@ fn a_flipped_bit_in_the_rows_is_found_by_their_checksum_and_put_right() {
 }
 
 #[test]
-fn damaged_rows_are_noticed_and_written_anew_from_the_older_checkpoint() {
+fn damaged_rows_are_detected_and_written_again_from_the_older_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let straight = place.path().join("straight");
     let bytes = with_two_checkpoints(&straight);
     let ends: Vec<_> = (0..bytes.len()).filter(|&at| bytes[at] == b'\n').collect();
-    // Two bytes of round 3, and its end, between the checkpoints; a digit and a brace of round 5, beyond
-    // both.
+    // Two bytes of round 3 and its end, between the checkpoints; a digit and a brace of round 5, after both.
     let damages = [
         (vec![ends[2] + 1, ends[2] + 2], 3),
         (vec![ends[3] - 1, ends[3]], 3),
@@ -582,7 +582,7 @@ fn damaged_rows_are_noticed_and_written_anew_from_the_older_checkpoint() {
     for (which, (damaged, round)) in damages.into_iter().enumerate() {
         let folder = place.path().join(format!("damaged-{which}"));
         with_two_checkpoints(&folder);
-        // Served or not makes no difference where it is plain that this is damage.
+        // Clear damage is handled alike in served and simulated runs.
         fs::write(folder.join(SERVER_STORE), "").unwrap();
         damaged.iter().for_each(|&at| flip(&folder.join(ROUNDS), at, 2));
         let before = fs::read(folder.join(ROUNDS)).unwrap();
@@ -594,7 +594,7 @@ fn damaged_rows_are_noticed_and_written_anew_from_the_older_checkpoint() {
         append_rounds(&mut writer, from..6);
         let [warning] = writer.take_warnings().try_into().unwrap();
         let kept = folder.join(format!("rounds.jsonl.cut-at-{round:06}"));
-        assert!(warning.contains(&format!("the row of round {round} was recorded otherwise")), "{warning}");
+        assert!(warning.contains(&format!("the recorded row of round {round} differs")), "{warning}");
         assert!(warning.ends_with(&kept.display().to_string()), "{warning}");
         assert!(before.ends_with(&fs::read(&kept).unwrap()), "{which}");
         assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes, "{which}");
@@ -609,7 +609,7 @@ fn dying_between_the_copy_of_damaged_rows_and_their_cut_leaves_one_copy() {
     let beyond = bytes.split_inclusive(|&byte| byte == b'\n').take(4).map(<[u8]>::len).sum();
     flip(&folder.join(ROUNDS), beyond + 9, 0);
     let damaged = fs::read(folder.join(ROUNDS)).unwrap();
-    // Somebody's own of another time is left alone, and what was copied before is not copied again.
+    // A copy of another time remains, and the same rows are not copied again.
     let [own, kept] =
         ["rounds.jsonl.cut-at-000004", "rounds.jsonl.cut-at-000004-2"].map(|name| folder.join(name));
     fs::write(&own, "of another time").unwrap();
@@ -632,11 +632,11 @@ fn a_served_run_whose_journal_is_of_another_time_changes_nothing() {
     let (mut writer, _) = RunWriter::reopen(&folder).unwrap();
     assert_eq!((writer.next_round(), writer.n_recorded_rounds().unwrap()), (4, 6));
     let error = writer.append(&row(4, 0.123, Some(0.25))).unwrap_err().to_string();
-    assert!(error.contains("round 4 is recorded otherwise than the journal"), "{error}");
+    assert!(error.contains("the recorded round 4 differs from that of the journal"), "{error}");
     assert!(error.ends_with(&format!("ebbflow rollback {} --to 4", folder.display())), "{error}");
     drop(writer);
     assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes);
-    // A simulation makes its rows again by itself; what stood there is kept all the same.
+    // A simulation repeats its rows. The old ones are kept in any case.
     fs::remove_file(folder.join(SERVER_STORE)).unwrap();
     let (mut writer, _) = RunWriter::reopen(&folder).unwrap();
     writer.append(&row(4, 0.123, Some(0.25))).unwrap();
@@ -645,7 +645,7 @@ fn a_served_run_whose_journal_is_of_another_time_changes_nothing() {
 }
 
 #[test]
-fn a_served_run_without_a_usable_checkpoint_goes_on_from_its_start_and_never_into_a_simulation() {
+fn a_served_run_without_a_usable_checkpoint_resumes_from_its_start_and_never_as_a_simulation() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let bytes = with_two_checkpoints(&folder);
@@ -656,7 +656,7 @@ fn a_served_run_without_a_usable_checkpoint_goes_on_from_its_start_and_never_int
     assert_eq!((state, writer.next_round(), writer.n_recorded_rounds().unwrap()), (None, 0, 6));
     let warnings = writer.take_warnings();
     assert!(
-        warnings.len() == 2 && warnings.iter().all(|warning| warning.ends_with("going on from the start"))
+        warnings.len() == 2 && warnings.iter().all(|warning| warning.ends_with("resuming from the start"))
     );
     assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes);
     drop(writer);
@@ -669,13 +669,15 @@ fn a_served_run_without_a_usable_checkpoint_goes_on_from_its_start_and_never_int
 }
 
 #[test]
-fn a_run_goes_back_to_a_checkpoint_and_keeps_a_copy_of_what_came_after() {
+fn a_run_returns_to_a_checkpoint_and_keeps_a_copy_of_later_rows() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let bytes = with_two_checkpoints(&folder);
     let error = Rollback::find(&folder, 1).unwrap_err().to_string();
     assert!(
-        error.contains("no checkpoint is from round 1 or before; there are those after 2, 4 rounds"),
+        error.contains(
+            "there is no usable checkpoint of round 1 or earlier; there are some after 2, 4 rounds"
+        ),
         "{error}"
     );
     let back = Rollback::find(&folder, 3).unwrap();
