@@ -51,12 +51,25 @@ pub(crate) fn in_current_names(line: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::fs;
 
     use super::*;
-    use crate::row::tests::{row, row_with_every_renamed_key, to_version_1};
+    use crate::row::tests::{row, row_with_every_renamed_key};
     use crate::{Header, ROUNDS, RUN, RunFolder, SETTINGS, SUMMARY, Summary};
+
+    /// A line with the names of version 1, as that version wrote it.
+    pub(crate) fn to_version_1(line: &str) -> String {
+        let decisions = line.replace("\"decision\":", "\"verdict\":").replace("\"metrics\":", "\"figures\":");
+        let notes = "\"memory_spilled_bytes\":64.0,\"probabilities_unknown\":2.0";
+        let keys = decisions.replace(notes, "\"chances_unknown\":2.0,\"memory_shelf_bytes\":64.0");
+        let keys = keys.replace("\"inclusion_probability\":", "\"chance\":");
+        let keys = keys.replace("\"inclusion_probabilities\":", "\"chances\":");
+        let keys = keys.replace("\"probabilities_approximate\":", "\"chances_approximate\":");
+        let keys = keys.replace("\"decisions\":", "\"judged\":").replace("\"learning_rate\":", "\"rate\":");
+        let keys = keys.replace("\"oracle_client_std\":", "\"oracle_client_deviation\":");
+        keys.replace("\"oracle_absent_if_selected\":", "\"oracle_silent\":")
+    }
 
     fn line(row: &Row) -> String {
         serde_json::to_string(row).unwrap()

@@ -94,19 +94,6 @@ pub(crate) fn row_with_every_renamed_key(number: u32) -> Row {
     Row::new(&census(4, &[1, 2]), &outcome, None)
 }
 
-/// A line with the names of version 1, as that version wrote it.
-pub(crate) fn to_version_1(line: &str) -> String {
-    let decisions = line.replace("\"decision\":", "\"verdict\":").replace("\"metrics\":", "\"figures\":");
-    let notes = "\"memory_spilled_bytes\":64.0,\"probabilities_unknown\":2.0";
-    let keys = decisions.replace(notes, "\"chances_unknown\":2.0,\"memory_shelf_bytes\":64.0");
-    let keys = keys.replace("\"inclusion_probability\":", "\"chance\":");
-    let keys = keys.replace("\"inclusion_probabilities\":", "\"chances\":");
-    let keys = keys.replace("\"probabilities_approximate\":", "\"chances_approximate\":");
-    let keys = keys.replace("\"decisions\":", "\"judged\":").replace("\"learning_rate\":", "\"rate\":");
-    let keys = keys.replace("\"oracle_client_std\":", "\"oracle_client_deviation\":");
-    keys.replace("\"oracle_absent_if_selected\":", "\"oracle_silent\":")
-}
-
 /// A stand-in for a client.
 fn stand_in(
     client: usize,

@@ -239,8 +239,8 @@ mod tests {
     fn role_metrics_and_oracles_have_groups_of_their_own() {
         let found = written(&[row_with_friends(0)]);
         let of = |group: &str| -> Vec<_> {
-            let inside = found[0].2.iter().filter(|(tag, _)| tag.starts_with(group));
-            inside.map(|(tag, number)| (tag[group.len()..].to_owned(), *number)).collect()
+            let in_group = found[0].2.iter().filter(|(tag, _)| tag.starts_with(group));
+            in_group.map(|(tag, number)| (tag[group.len()..].to_owned(), *number)).collect()
         };
         let pairs = |all: &[(&str, f32)]| -> Vec<_> {
             all.iter().map(|(tag, number)| ((*tag).to_owned(), *number)).collect()

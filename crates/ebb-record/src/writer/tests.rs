@@ -5,7 +5,8 @@ use ebb_round::Tensor;
 use std::io::Write;
 
 use super::*;
-use crate::row::tests::{row, row_with_every_renamed_key, to_version_1};
+use crate::old_names::tests::to_version_1;
+use crate::row::tests::{row, row_with_every_renamed_key};
 use crate::similarity::tests::similarity_matrix;
 use crate::{LOCK, Rollback, SERVER_STORE, SIMILARITIES};
 
@@ -582,7 +583,7 @@ fn damaged_rows_are_detected_and_written_again_from_the_older_checkpoint() {
     for (which, (damaged, round)) in damages.into_iter().enumerate() {
         let folder = place.path().join(format!("damaged-{which}"));
         with_two_checkpoints(&folder);
-        // Clear damage is handled alike in served and simulated runs.
+        // Clear damage is handled equally in served and simulated runs.
         fs::write(folder.join(SERVER_STORE), "").unwrap();
         damaged.iter().for_each(|&at| flip(&folder.join(ROUNDS), at, 2));
         let before = fs::read(folder.join(ROUNDS)).unwrap();
