@@ -30,13 +30,77 @@ from pathlib import Path
 # Old name to new name. Paths of settings are without indices: "world.availability.classes.chance". A path that begins
 # with "*." is any path that ends so, and counts where no whole path does. A path that ends with ".*" is a table.
 RENAMED = {
-    "settings": {},
+    "settings": {
+        "local.rate": "local.learning_rate",
+        "local.batch": "local.batch_size",
+        "local.clip_norm": "local.max_grad_norm",
+        "local.mu": "local.proximal_mu",
+        "server.rate": "server.learning_rate",
+        "select.rate": "select.learning_rate",
+        "select.batch": "select.batch_size",
+        "select.chance": "select.probability",
+        "select.over": "select.over_selection",
+        "select.around.rate": "select.around.learning_rate",
+        "select.around.batch": "select.around.batch_size",
+        "select.around.chance": "select.around.probability",
+        "select.around.over": "select.around.over_selection",
+        "select.around.around.rate": "select.around.around.learning_rate",
+        "select.around.around.batch": "select.around.around.batch_size",
+        "select.around.around.chance": "select.around.around.probability",
+        "select.around.around.over": "select.around.around.over_selection",
+        "world.availability.chance": "world.availability.probability",
+        "world.availability.deviation": "world.availability.std",
+        "world.availability.law": "world.availability.distribution",
+        "world.availability.comes": "world.availability.down_to_up",
+        "world.availability.goes": "world.availability.up_to_down",
+        "world.availability.least": "world.availability.min_probability",
+        "world.availability.classes.chance": "world.availability.classes.probability",
+        "world.availability.by_labels.law": "world.availability.by_labels.distribution",
+        "world.availability.by_labels.least": "world.availability.by_labels.min_probability",
+        "world.work.least": "world.work.min_epochs",
+        "data.judge_on": "data.test_on",
+        "data.values": "data.targets",
+        "data.sizes.least": "data.sizes.min_samples",
+        "data.sizes.most": "data.sizes.max_samples",
+        "data.sizes.log_deviation": "data.sizes.log_std",
+        "data.split.least": "data.split.min_samples",
+        "data.encoding.columns.deviation": "data.encoding.columns.std",
+        "model.layers.chance": "model.layers.probability",
+        "clip.beside": "clip.side_vectors",
+        "guard.most_void": "guard.max_void",
+        "guard.stated_quantile": "guard.reported_quantile",
+        "serve.judged_by": "serve.evaluated_by",
+        "serve.least_up": "serve.min_up",
+        "serve.most_clients": "serve.max_clients",
+        "serve.most_samples": "serve.max_samples",
+        "serve.most_samples_times": "serve.max_samples_times",
+        "serve.any_samples": "serve.unbounded_samples",
+        "aggregate.chances": "aggregate.probabilities",
+        "aggregate.mu": "aggregate.proximal_mu",
+        "grid.also": "grid.extra_columns",
+        "swarm.*": "chaos.*",
+    },
     # Keys of rows, summary.json and run.json at any depth, and columns of CSV files.
-    "columns": {},
+    "columns": {
+        "rate": "learning_rate",
+        "chance": "inclusion_probability",
+        "chances": "inclusion_probabilities",
+        "chances_approximate": "probabilities_approximate",
+        "judged": "decisions",
+        "verdict": "decision",
+        "figures": "metrics",
+        "oracle_client_deviation": "oracle_client_std",
+        "oracle_silent": "oracle_absent_if_selected",
+        "never_heard": "never_responded",
+        "memory_shelf_bytes": "memory_spilled_bytes",
+        "note_memory_shelf_bytes": "note_memory_spilled_bytes",
+        "chances_unknown": "probabilities_unknown",
+        "note_chances_unknown": "note_probabilities_unknown",
+    },
     # Folders and files of a run, by name.
     "files": {},
     # Versions of formats in run.json: {"1": "2"}.
-    "versions": {},
+    "versions": {"1": "2"},
 }
 
 HERE = Path(__file__).resolve().parent.parent / "experiments"
@@ -277,12 +341,17 @@ def renamed(name, content):
         head = [RENAMED["columns"].get(column) or renamed_path(column) for column in head]
         # The digest of the settings, whose keys changed.
         digest = head.index("settings") if "settings" in head and RENAMED["settings"] else None
-        return [[cell for at, cell in enumerate(row) if at != digest] for row in [head, *rows]]
+        # Columns of metrics are in the order of their names, which changes with a name.
+        order = sorted(range(len(head)), key=lambda at: head[at] if head[at].startswith("note_") else "")
+        return [[row[at] for at in order if at != digest] for row in [head, *rows]]
     return content
 
 
 def renamed_keys(pairs):
-    return [(RENAMED["columns"].get(key, key), value) for key, value in pairs]
+    """Pairs with new names; pairs in the order of their names stay in that order, as metrics are."""
+    names = [key for key, _ in pairs]
+    found = [(RENAMED["columns"].get(key, key), value) for key, value in pairs]
+    return sorted(found, key=lambda pair: pair[0]) if names == sorted(names) else found
 
 
 def run_identity(row):

@@ -19,12 +19,23 @@ import numpy as np
 from tensorboard.backend.event_processing import event_accumulator
 
 GROUPS = {
-    "train": ["rate", "step_norm"],
+    "train": ["learning_rate", "step_norm"],
     "test": ["loss", "accuracy"],
-    "clients": ["chance"],
+    "clients": ["inclusion_probability"],
     "spent": ["elapsed_s", "virtual_s", "bytes_down", "bytes_up", "bytes_total"],
 }
 PREFIXES = {"n_": "clients", "train_": "train", "oracle_": "oracle", "note_": "notes"}
+# Names of version 1 of the record, which rows of older runs have.
+OLD_NAMES = {
+    "rate": "learning_rate",
+    "chance": "inclusion_probability",
+    "chances_approximate": "probabilities_approximate",
+    "oracle_client_deviation": "oracle_client_std",
+    "memory_shelf_bytes": "memory_spilled_bytes",
+    "chances_unknown": "probabilities_unknown",
+    "note_memory_shelf_bytes": "note_memory_spilled_bytes",
+    "note_chances_unknown": "note_probabilities_unknown",
+}
 SETS = ["asked", "whole", "partial", "late", "absent", "refused"]
 
 
@@ -50,9 +61,10 @@ def scalars(row):
     """A line of rounds.jsonl as a row of rounds.csv."""
     found = {f"n_{name}": size(row, name) for name in SETS}
     found |= {"n_stand_ins": row.get("n_stand_ins", 0)}
-    found |= {f"note_{name}": value for name, value in row.get("notes", {}).items()}
-    skipped = {"chances", "model", "joined", "left", "judged", "chances_approximate", "notes", "n_stand_ins"}
+    found |= {f"note_{OLD_NAMES.get(name, name)}": value for name, value in row.get("notes", {}).items()}
+    skipped = {"model", "joined", "left", "probabilities_approximate", "notes", "n_stand_ins"}
     for name, value in row.items():
+        name = OLD_NAMES.get(name, name)
         if name not in skipped and not isinstance(value, (list, str)):
             found[name] = value
     # JSON has no NaN or infinity; they are null.
@@ -66,7 +78,7 @@ def rows(path):
             yield from map(scalars, map(json.loads, file))
         else:
             for row in csv.DictReader(file):
-                yield {name: float(value) for name, value in row.items() if value != ""}
+                yield {OLD_NAMES.get(name, name): float(value) for name, value in row.items() if value != ""}
 
 
 def expected(path):

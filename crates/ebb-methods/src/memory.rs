@@ -193,7 +193,7 @@ impl VectorStore {
             Stored::Spilled(_, len) => Some(*len as u64),
             Stored::InMemory(_) => None,
         });
-        [("memory_bytes", self.memory_bytes as f64), ("memory_shelf_bytes", spilled.sum::<u64>() as f64)]
+        [("memory_bytes", self.memory_bytes as f64), ("memory_spilled_bytes", spilled.sum::<u64>() as f64)]
             .into()
     }
 
@@ -304,7 +304,7 @@ mod tests {
             let mut memory = filled(precision);
             let metrics = memory.metrics();
             let each = 786_432.0 + if precision == Precision::F16 { 4.0 } else { 0.0 };
-            assert_eq!((metrics["memory_bytes"], metrics["memory_shelf_bytes"]), (each, 9.0 * each));
+            assert_eq!((metrics["memory_bytes"], metrics["memory_spilled_bytes"]), (each, 9.0 * each));
             for idx in 0..10 {
                 let vector = memory.get(client(idx)).unwrap();
                 assert!(vector.iter().all(|value| *value == idx as f32 + 0.5));
@@ -348,10 +348,10 @@ mod tests {
         (1..10).for_each(|idx| members.set(idx, true));
         memory.keep_only(&members);
         assert_eq!(memory.metrics()["memory_bytes"], 786_432.0);
-        assert_eq!(memory.metrics()["memory_shelf_bytes"], 8.0 * 786_432.0);
+        assert_eq!(memory.metrics()["memory_spilled_bytes"], 8.0 * 786_432.0);
         // Changing the spill store loses nothing.
         memory.set_spill_store(Box::new(HeapStore::default()));
-        assert_eq!(memory.metrics()["memory_shelf_bytes"], 8.0 * 786_432.0);
+        assert_eq!(memory.metrics()["memory_spilled_bytes"], 8.0 * 786_432.0);
         for idx in 1..10 {
             assert_eq!(memory.get(client(idx)).unwrap()[5], idx as f32 + 0.5);
         }
@@ -369,7 +369,7 @@ mod tests {
         }
         let metrics = memory.metrics();
         assert_eq!(
-            (metrics["memory_bytes"], metrics["memory_shelf_bytes"]),
+            (metrics["memory_bytes"], metrics["memory_spilled_bytes"]),
             (f64::from(3 << 20), f64::from(2 << 20))
         );
         for idx in 0..5 {
@@ -385,7 +385,7 @@ mod tests {
         memory.set_spill_store(Box::new(HeapStore::default()));
         let metrics = memory.metrics();
         assert_eq!(
-            (metrics["memory_bytes"], metrics["memory_shelf_bytes"]),
+            (metrics["memory_bytes"], metrics["memory_spilled_bytes"]),
             (f64::from(1 << 20), f64::from(1 << 20))
         );
         for idx in 0..4 {

@@ -1,7 +1,7 @@
-//! The files to go on from: state that only the caller understands, and where the rows then stood.
+//! Checkpoints: the state to resume from, and the position in the rows.
 //!
-//! Each has the number of rounds done in its name. The last two stay, so that one is left where the other is
-//! damaged, and every so many for good, if that is wanted.
+//! The name has the number of completed rounds. The last two checkpoints remain, so that one is usable if the
+//! other is damaged. Periodic ones can be kept in addition.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,53 +11,53 @@ use std::path::{Path, PathBuf};
 use crate::disk;
 use crate::error::{IoContext, RecordError};
 
-/// The version of the format that is written, and the newest that is read.
+/// The version of checkpoints that is written, and the newest that is read.
 const VERSION: u32 = 2;
 
 /// Magic, version, length of the rows, next round, length of the state, checksum.
 const HEADER_LEN_V1: usize = 8 + 4 + 8 + 4 + 8 + 4;
 
-/// The same, and the checksum of the rows before that of the file.
+/// Version 2 adds the checksum of the rows, before that of the file.
 const HEADER_LEN: usize = HEADER_LEN_V1 + 4;
 
 const MAGIC: &[u8; 8] = b"EBBSTATE";
 
-/// The only checkpoint of a run that an earlier version of this program wrote.
+/// The name of the single checkpoint of earlier versions.
 const LEGACY_NAME: &str = "checkpoint.ebb";
 
-/// So many stay beside those that are kept for good.
+/// The number of latest checkpoints that remain.
 const N_KEPT: usize = 2;
 
-/// Where `rounds.jsonl` stood when a checkpoint was made.
+/// The position in `rounds.jsonl` at a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RowsPosition {
-    /// Its length in bytes.
+    /// Length of the rows in bytes.
     pub(crate) rows_len: u64,
-    /// The checksum of so much of it, where that was written down.
+    /// Checksum of those bytes, if it was recorded.
     pub(crate) rows_checksum: Option<u32>,
-    /// The number of the round that comes next.
+    /// The number of the next round.
     pub(crate) next_round: u32,
 }
 
 impl RowsPosition {
-    /// That of a run that did nothing yet.
+    /// The position of a run without rounds.
     pub(crate) const START: RowsPosition = RowsPosition { rows_len: 0, rows_checksum: None, next_round: 0 };
 }
 
 /// A checkpoint in a run's folder, read or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CheckpointFile {
-    /// After how many rounds.
+    /// The number of completed rounds.
     pub(crate) next_round: u32,
     pub(crate) path: PathBuf,
 }
 
-/// Where the checkpoint after so many rounds stands.
+/// The path of the checkpoint after this many rounds.
 pub(crate) fn path(folder: &Path, n_rounds: u32) -> PathBuf {
     folder.join(format!("checkpoint-{n_rounds:06}.ebb"))
 }
 
-/// All checkpoints of a folder, the latest first.
+/// All checkpoints of a folder, latest first.
 pub(crate) fn all(folder: &Path) -> Result<Vec<CheckpointFile>, RecordError> {
     let mut all = Vec::new();
     for name in file_names(folder)? {
@@ -65,7 +65,7 @@ pub(crate) fn all(folder: &Path) -> Result<Vec<CheckpointFile>, RecordError> {
         if let Some(next_round) = round_in_name(&name) {
             all.push(CheckpointFile { next_round, path });
         } else if name == LEGACY_NAME {
-            // What cannot be read is looked at last, and says then what is wrong with it.
+            // An unreadable checkpoint is tried last, and its error is reported then.
             let next_round = read(&path).map_or(0, |(stand, _)| stand.next_round);
             all.push(CheckpointFile { next_round, path });
         }
@@ -74,7 +74,7 @@ pub(crate) fn all(folder: &Path) -> Result<Vec<CheckpointFile>, RecordError> {
     Ok(all)
 }
 
-/// Adds a checkpoint. What stands in its place is replaced.
+/// Writes a checkpoint. An existing one of the same round is replaced.
 pub(crate) fn write(folder: &Path, position: RowsPosition, state: &[u8]) -> Result<(), RecordError> {
     let path = &path(folder, position.next_round);
     let mut head = [0; HEADER_LEN];
@@ -89,9 +89,9 @@ pub(crate) fn write(folder: &Path, position: RowsPosition, state: &[u8]) -> Resu
     disk::replace(path, |to| to.write_all(&head).and_then(|()| to.write_all(state)).doing("writing", path))
 }
 
-/// Removes those up to a round that are neither among the last of them nor kept for good.
+/// Removes checkpoints up to a round, except the last ones and those to keep.
 ///
-/// What is beyond that round was passed over as damaged, and is replaced once the run is there again.
+/// Later checkpoints were skipped as damaged. They are replaced when the run reaches their rounds.
 pub(crate) fn prune(folder: &Path, next_round: u32, every: Option<NonZeroU32>) -> Result<(), RecordError> {
     let is_permanent = |checkpoint: &CheckpointFile| {
         every.is_some_and(|every| checkpoint.next_round.is_multiple_of(every.get()))
@@ -103,14 +103,14 @@ pub(crate) fn prune(folder: &Path, next_round: u32, every: Option<NonZeroU32>) -
     Ok(())
 }
 
-/// Removes all of them, where nothing is left to go on with: if that fails it does no harm.
+/// Removes all checkpoints of a finished run. A failure does no harm.
 pub(crate) fn remove_all(folder: &Path) {
     for checkpoint in all(folder).into_iter().flatten() {
         let _ = fs::remove_file(checkpoint.path);
     }
 }
 
-/// Removes what a process left that died while it wrote one; nothing depends on that.
+/// Removes incomplete checkpoints of a process that died. Nothing depends on them.
 pub(crate) fn remove_torn(folder: &Path) {
     let names = file_names(folder).unwrap_or_default();
     let torn = |name: &&String| {
@@ -125,7 +125,7 @@ pub(crate) fn remove_torn(folder: &Path) {
 pub(crate) fn read_checkpoint(checkpoint: &CheckpointFile) -> Result<(RowsPosition, Vec<u8>), RecordError> {
     let (position, state) = read(&checkpoint.path)?;
     if position.next_round != checkpoint.next_round {
-        let message = format!("it is of round {}, not of the one in its name", position.next_round);
+        let message = format!("it is of round {}, but its name has another round", position.next_round);
         return Err(RecordError::damaged(&checkpoint.path, message));
     }
     Ok((position, state))
@@ -135,33 +135,33 @@ fn read(path: &Path) -> Result<(RowsPosition, Vec<u8>), RecordError> {
     let mut bytes = fs::read(path).doing("reading", path)?;
     let damaged = |message: &str| Err(RecordError::damaged(path, message));
     if bytes.len() < HEADER_LEN_V1 {
-        return damaged("it ends too early");
+        return damaged("it is truncated");
     }
     if bytes[..8] != *MAGIC {
-        return damaged("it does not start as a checkpoint does");
+        return damaged("it does not begin like a checkpoint");
     }
     let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     let version = u32_at(8);
     if version > VERSION {
-        // A newer format may have another head. But where all else fits this one, only the version is
+        // A newer format may have another header. If everything else fits this format, only the version is
         // damaged.
         let Some((head, state)) = bytes.split_first_chunk::<HEADER_LEN>() else {
-            return damaged("it ends too early");
+            return damaged("it is truncated");
         };
         let mut head = *head;
         head[8..12].copy_from_slice(&VERSION.to_le_bytes());
         if u32_at(HEADER_LEN - 4) == checksum(&head[..HEADER_LEN - 4], state) {
-            return damaged("its version is another than its checksum was made of");
+            return damaged("its version does not match its checksum");
         }
         return Err(RecordError::Newer { file: path.to_owned(), found: version, max_version: VERSION });
     }
     let head = if version == 1 { HEADER_LEN_V1 } else { HEADER_LEN };
     if bytes.len() < head {
-        return damaged("it ends too early");
+        return damaged("it is truncated");
     }
     if u64_at(24) != (bytes.len() - head) as u64 {
-        return damaged("it has another length than it says");
+        return damaged("its length does not match its header");
     }
     if u32_at(head - 4) != checksum(&bytes[..head - 4], &bytes[head..]) {
         return damaged("its checksum does not match");
@@ -178,7 +178,7 @@ fn file_names(folder: &Path) -> Result<Vec<String>, RecordError> {
     Ok(names.doing("reading", folder)?.into_iter().flatten().collect())
 }
 
-/// The number in the name of a checkpoint.
+/// The number of rounds in the name of a checkpoint.
 fn round_in_name(name: &str) -> Option<u32> {
     let number = name.strip_prefix("checkpoint-")?.strip_suffix(".ebb")?;
     let next_round = number.parse().ok()?;
@@ -200,7 +200,7 @@ pub(crate) mod tests {
         RowsPosition { rows_len: 1234, rows_checksum: Some(5), next_round }
     }
 
-    /// A checkpoint as the first version of the format has it, under its only name.
+    /// Writes a checkpoint of version 1, under its only name.
     pub(crate) fn write_version_1(folder: &Path, position: RowsPosition, state: &[u8]) {
         write(folder, position, state).unwrap();
         let new = path(folder, position.next_round);
@@ -266,7 +266,7 @@ pub(crate) mod tests {
             prune(place, next_round, every).unwrap();
         }
         assert_eq!(numbers(place), [50, 45, 40, 20]);
-        // Back at 40, those beyond are left until they are replaced.
+        // After a rollback to 40, later checkpoints remain until they are replaced.
         prune(place, 40, None).unwrap();
         assert_eq!(numbers(place), [50, 45, 40, 20]);
         prune(place, 50, None).unwrap();

@@ -1,4 +1,4 @@
-//! Sets of clients in a row: a list, stretches or, in large runs, bits.
+//! Sets of clients in a row: a list, ranges or, in large fleets, a bitset.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use ebb_round::{Bits, Census, ClientId};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// Runs that ever enrolled more clients than this may write a set of them as bits, and do not say who stood in for whom.
+/// Above this many enrolled clients, sets may be written as bitsets, and stand-ins are only counted.
 pub(crate) const MANY_CLIENTS: usize = 4096;
 
-/// A set is written as bits when it holds more than one in so many of the clients ever enrolled.
+/// A set is written as a bitset if it has more than 1/32 of the clients ever enrolled.
 const MIN_DENSITY_INVERSE: usize = 32;
 
-/// Clients as bits: bit `i` of the bytes, the lowest of each byte first, is client `i`.
+/// A bitset: bit `i`, counted from the lowest bit of the first byte, is client `i`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Bitset(Vec<u8>);
 
@@ -58,10 +58,10 @@ impl<'de> Deserialize<'de> for Bitset {
     }
 }
 
-/// A set of clients in one of its two forms.
+/// A set of clients as a list or as a bitset.
 pub(crate) type ListOrBits = (Option<Vec<u32>>, Option<Bitset>);
 
-/// Who is up.
+/// The clients that are up.
 pub(crate) fn up(census: &Census) -> ListOrBits {
     if is_written_as_bits(census.up().count(), census.len()) {
         (None, Some(Bitset::of(census.up())))
@@ -70,7 +70,7 @@ pub(crate) fn up(census: &Census) -> ListOrBits {
     }
 }
 
-/// Who is busy, if anybody is.
+/// The busy clients. Both forms are `None` if there are none.
 pub(crate) fn busy(census: &Census) -> ListOrBits {
     if census.busy().count() == 0 {
         (None, None)
@@ -81,7 +81,7 @@ pub(crate) fn busy(census: &Census) -> ListOrBits {
     }
 }
 
-/// A set of clients out of so many.
+/// A set of clients in a fleet of `n_clients`.
 pub(crate) fn list_or_bits(
     clients: &mut dyn ExactSizeIterator<Item = ClientId>,
     n_clients: usize,
@@ -104,12 +104,12 @@ pub(crate) fn members(list: &Option<Vec<u32>>, bits: &Option<Bitset>) -> Vec<u32
     list.clone().or_else(|| bits.as_ref().map(Bitset::members)).unwrap_or_default()
 }
 
-/// How many clients a set holds.
+/// The number of clients in a set.
 pub(crate) fn n_members(list: &Option<Vec<u32>>, bits: &Option<Bitset>) -> usize {
     list.as_ref().map(Vec::len).or_else(|| bits.as_ref().map(Bitset::count)).unwrap_or_default()
 }
 
-/// Ascending clients as first and last of each stretch without a gap.
+/// Ascending clients as ranges of first and last number.
 pub(crate) fn id_ranges(clients: &[ClientId]) -> Vec<[u32; 2]> {
     clients
         .chunk_by(|one, next| one.number() + 1 == next.number())
@@ -117,7 +117,7 @@ pub(crate) fn id_ranges(clients: &[ClientId]) -> Vec<[u32; 2]> {
         .collect()
 }
 
-/// A number of clients, or a client's number, as the record has it.
+/// A number of clients, or the number of a client, as the record has it.
 pub(crate) fn to_u32(clients: usize) -> u32 {
     u32::try_from(clients).expect("fewer than 2^32 clients")
 }

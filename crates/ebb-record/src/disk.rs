@@ -1,4 +1,4 @@
-//! Files that are either the old or the new one, whenever the power goes.
+//! Files that are either the old or the new one, also after a power failure.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use crate::LOCK;
 use crate::error::{IoContext, RecordError};
 
-/// Writes a file under another name and puts it in its place once it is safely on disk.
+/// Writes a file under another name, syncs it, and renames it.
 ///
-/// When that fails, what stood there before still does.
+/// If that fails, the old file remains.
 pub(crate) fn replace(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), RecordError>,
@@ -24,41 +24,41 @@ pub(crate) fn replace(
         fs::rename(&new, path).doing("writing", path)
     });
     if written.is_err() {
-        // What is reported is why the writing failed; a leftover does no harm.
+        // The error reports why writing failed. A leftover does no harm.
         let _ = fs::remove_file(&new);
     }
     written?;
     sync_folder(parent(path))
 }
 
-/// As [`replace`], for bytes that are at hand.
+/// As [`replace`], for the given bytes.
 pub(crate) fn replace_with(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
     replace(path, |to| to.write_all(bytes).doing("writing", path))
 }
 
-/// The name under which a file is written before it is put in its place.
+/// The temporary name of a file before it is renamed.
 pub(crate) fn temp_name(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".new");
     PathBuf::from(name)
 }
 
-/// A new file with these bytes, safely on disk once its folder is.
+/// Writes and syncs a new file. Its folder has to be synced in addition.
 pub(crate) fn write_synced(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
     let mut file = File::create(path).doing("writing", path)?;
     file.write_all(bytes).and_then(|()| file.sync_all()).doing("writing", path)
 }
 
-/// Makes the names in a folder safe.
+/// Syncs the names in a folder.
 pub(crate) fn sync_folder(folder: &Path) -> Result<(), RecordError> {
-    // Elsewhere a folder cannot be opened as a file, and a rename is as safe as it gets.
+    // On other systems a folder cannot be opened as a file.
     if cfg!(unix) {
         File::open(folder).and_then(|folder| folder.sync_all()).doing("syncing", folder)?;
     }
     Ok(())
 }
 
-/// Makes a folder and those that it is in, each of which has its name safely on the disk.
+/// Creates a folder and its parents, and syncs the name of each.
 pub(crate) fn create_all(folder: &Path) -> Result<(), RecordError> {
     if folder.is_dir() {
         return Ok(());
@@ -68,14 +68,14 @@ pub(crate) fn create_all(folder: &Path) -> Result<(), RecordError> {
         create_all(parent)?;
     }
     match fs::create_dir(folder) {
-        // Somebody else was quicker.
+        // Another process created it first.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
         made => made.doing("creating", folder),
     }?;
     sync_folder(parent)
 }
 
-/// The folder that a file or folder is in.
+/// The folder that contains this path.
 pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -83,7 +83,7 @@ pub(crate) fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Locks a run for one writer. The system lets go of it when the process ends, however it ends.
+/// Locks a run for one writer. The system releases the lock when the process ends.
 pub(crate) fn lock(folder: &Path, reported_as: &Path) -> Result<File, RecordError> {
     let path = folder.join(LOCK);
     let file = File::options().create(true).truncate(false).write(true).open(&path);

@@ -6,29 +6,29 @@ use std::path::{Path, PathBuf};
 
 use crate::{ROUNDS, RUN, SERVER_STORE, SUMMARY, is_served};
 
-/// The folder in which a grid keeps its runs.
+/// The folder of a grid with its runs.
 const CELLS: &str = "cells";
 
 /// Why a record could not be written or read.
 #[derive(Debug)]
 pub enum RecordError {
-    /// The system refused.
+    /// The system returned an error.
     Io {
-        /// What was being done.
+        /// The action, such as "writing".
         doing: &'static str,
-        /// To which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// There is something where a new run was to go.
+    /// The folder of a new run exists already.
     Exists {
-        /// Where.
+        /// The folder.
         folder: PathBuf,
     },
     /// The folder holds no run.
     NotARun {
-        /// Which folder.
+        /// The folder.
         folder: PathBuf,
     },
     /// Another process is writing this run.
@@ -36,57 +36,57 @@ pub enum RecordError {
         /// The run's folder.
         folder: PathBuf,
     },
-    /// The run is finished, so nothing can be added.
+    /// The run is finished.
     Finished {
         /// The run's folder.
         folder: PathBuf,
     },
-    /// A newer version of the program wrote it.
+    /// A newer version of the program wrote the file.
     Newer {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// The version it is written in.
+        /// The version of the file.
         found: u32,
         /// The newest version that this program reads.
         max_version: u32,
     },
-    /// A file does not hold what it should.
+    /// The content of a file is damaged.
     Damaged {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The damage, and a remedy where one is known.
         message: String,
     },
-    /// A line of a file does not hold what it should.
+    /// A line of a file is not valid.
     BrokenLine {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// Line, from 1.
+        /// The number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The damage, and a remedy where one is known.
         message: String,
     },
-    /// A served run's round is recorded otherwise than its journal makes it.
+    /// A recorded round of a served run differs from the one that its journal gives.
     JournalMismatch {
         /// The run's folder.
         folder: PathBuf,
         /// The round.
         round: u32,
     },
-    /// No checkpoint is from at or before the wanted round.
+    /// No usable checkpoint is of the requested round or an earlier one.
     NoSuchCheckpoint {
         /// The run's folder.
         folder: PathBuf,
-        /// The wanted round.
+        /// The requested round.
         round: u32,
-        /// After how many rounds there are checkpoints that can be used.
+        /// The rounds of the usable checkpoints.
         available: Vec<u32>,
     },
-    /// A model file that does not fit the model.
+    /// A model file does not fit the model.
     Model {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What was expected, and what was found.
+        /// The expected and the found content.
         message: String,
     },
 }
@@ -96,7 +96,7 @@ impl RecordError {
         RecordError::Damaged { file: file.to_owned(), message: message.into() }
     }
 
-    /// Adds what can still be done where an unfinished run cannot go on from what is damaged.
+    /// Adds the remedy for an unfinished run that cannot resume.
     pub(crate) fn with_restart_hint(self, folder: &Path) -> Self {
         match self {
             RecordError::Damaged { file, message } => {
@@ -107,13 +107,13 @@ impl RecordError {
     }
 }
 
-/// What can still be done where a run cannot go on.
+/// The remedy for a run that cannot resume.
 pub(crate) fn restart_hint(folder: &Path) -> String {
-    // What clients sent cannot be repeated, and a simulation is no substitute for it.
+    // Updates of clients cannot be repeated, and a simulation does not replace them.
     if is_served(folder) {
-        "put back a whole copy of the folder, or begin another run with another --out".to_owned()
+        "put back a whole copy of the folder, or start another run with another --out".to_owned()
     } else {
-        format!("begin the run again from its record with `ebbflow run {}`", folder.display())
+        format!("start the run again from its record with `ebbflow run {}`", folder.display())
     }
 }
 
@@ -131,27 +131,31 @@ impl fmt::Display for RecordError {
             }
             RecordError::Newer { file, found, max_version } => write!(
                 f,
-                "{}: written in version {found} of the format, and this program reads up to version \
+                "{}: the file has version {found} of the format, but this program reads at most version \
                  {max_version}: update ebbflow",
                 file.display()
             ),
             RecordError::JournalMismatch { folder, round } => write!(
                 f,
-                "{}: round {round} is recorded otherwise than the journal ({SERVER_STORE}) makes it, so that the two are not of one \
-                 time; nothing was changed. Put back both from one copy of the folder, or go back to before that round with: \
-                 ebbflow rollback {} --to {round}",
+                "{}: the recorded round {round} differs from that of the journal ({SERVER_STORE}). The two files are of \
+                 different times, and nothing was changed. Put back both from one copy of the folder, or return to \
+                 the state before that round with: ebbflow rollback {} --to {round}",
                 folder.join(ROUNDS).display(),
                 folder.display()
             ),
             RecordError::NoSuchCheckpoint { folder, round, available } => {
-                write!(f, "{}: no checkpoint is from round {round} or before; ", folder.display())?;
+                write!(
+                    f,
+                    "{}: there is no usable checkpoint of round {round} or earlier; ",
+                    folder.display()
+                )?;
                 match available.as_slice() {
-                    [] => f.write_str("there is none that can be used; --to 0 goes back to the start"),
+                    [] => f.write_str("no other round has one, and --to 0 returns to the start"),
                     available => {
                         let available: Vec<_> = available.iter().map(u32::to_string).collect();
                         write!(
                             f,
-                            "there are those after {} rounds, and --to 0 goes back to the start",
+                            "there are some after {} rounds, and --to 0 returns to the start",
                             available.join(", ")
                         )
                     }
@@ -175,7 +179,7 @@ impl std::error::Error for RecordError {
     }
 }
 
-/// Looks at what stands there, for that decides what to do about it.
+/// The remedy depends on the content of the folder.
 fn fmt_exists(f: &mut fmt::Formatter<'_>, folder: &Path) -> fmt::Result {
     let name = folder.display();
     if !folder.join(RUN).exists() {
@@ -191,25 +195,22 @@ fn fmt_exists(f: &mut fmt::Formatter<'_>, folder: &Path) -> fmt::Result {
     }
 }
 
-/// Looks at what stands there instead, for that tells what was meant.
+/// The message depends on what was found instead of a run.
 fn fmt_not_a_run(f: &mut fmt::Formatter<'_>, folder: &Path) -> fmt::Result {
     let name = folder.display();
     let cells = folder.join(CELLS);
     if !folder.exists() {
         write!(f, "{name}: there is no such folder")
     } else if folder.is_file() {
-        write!(
-            f,
-            "{name} is a file, not the folder of a run; a configuration is run with: ebbflow run {name}"
-        )
+        write!(f, "{name} is a file, not the folder of a run; run a configuration with: ebbflow run {name}")
     } else if cells.is_dir() {
-        write!(f, "{name} holds a grid; its runs lie in {}", cells.display())
+        write!(f, "{name} holds a grid; its runs are in {}", cells.display())
     } else {
-        write!(f, "{name}: not a run folder, for it has no run.json")
+        write!(f, "{name}: not a run folder: it has no run.json")
     }
 }
 
-/// Adds to an error of the system what was being done, and to what.
+/// Adds the action and the path to an error of the system.
 pub(crate) trait IoContext<T> {
     fn doing(self, doing: &'static str, path: &Path) -> Result<T, RecordError>;
 }

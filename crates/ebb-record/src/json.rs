@@ -1,4 +1,4 @@
-//! A run as JSON: one document with all of it, or its rounds alone, one a line.
+//! A run as JSON: one document with the whole record, or its rows as JSON lines.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,11 +9,12 @@ use crate::error::{IoContext, RecordError};
 use crate::{Row, RunFolder, disk};
 
 /// The version of the document.
-const DOCUMENT_VERSION: u32 = 1;
+const DOCUMENT_VERSION: u32 = 2;
 
-/// Writes one document: what the run is, its settings, its summary or `null`, and its rounds, one at a time.
+/// Writes one document: header, settings, summary or `null`, and rows. Rows are read one at a time.
 ///
-/// The settings are given as data, for this crate reads no TOML. Sets of clients are lists, however large.
+/// The caller parses the settings, because this crate reads no TOML. Sets of clients are lists in fleets of
+/// any size.
 pub fn write_json(run: &RunFolder, settings: &impl Serialize, to: &Path) -> Result<(), RecordError> {
     let summary = run.summary()?;
     let rows = run.iter_rows()?;
@@ -36,7 +37,7 @@ pub fn write_json(run: &RunFolder, settings: &impl Serialize, to: &Path) -> Resu
     })
 }
 
-/// Writes the rows, one a line, sets of clients as lists.
+/// Writes the rows as JSON lines, with sets of clients as lists.
 pub fn write_json_lines(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,
     to: &Path,
@@ -64,7 +65,7 @@ mod tests {
     use crate::row::tests::{row, row_of_many};
     use crate::{Header, ROUNDS, RUN, SETTINGS, SUMMARY, Summary};
 
-    /// A folder with these rows, in the making or finished.
+    /// A folder with these rows, finished or not.
     fn run(rows: &[Row], finished: bool) -> (tempfile::TempDir, RunFolder) {
         let place = tempfile::tempdir().unwrap();
         let put = |name: &str, bytes: &[u8]| fs::write(place.path().join(name), bytes).unwrap();
@@ -102,7 +103,7 @@ mod tests {
             let header = json!({
                 "program": "ebbflow 9", "seed": u64::MAX, "kernels": "portable", "recipe": null, "n_params": 2,
             });
-            assert_eq!((&found["format"], &found["version"]), (&json!("ebbflow-export"), &json!(1)));
+            assert_eq!((&found["format"], &found["version"]), (&json!("ebbflow-export"), &json!(2)));
             assert_eq!((&found["run"], &found["settings"]["a"]["b"]), (&header, &json!(0.1)));
             let lines = read(&place.path().join(ROUNDS));
             let lines = lines.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>().unwrap();

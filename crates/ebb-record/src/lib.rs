@@ -1,24 +1,23 @@
-//! The run record on disk: what a run folder holds, how it is written and how it is read again.
+//! The record of a run on disk: the content of a run folder, how it is written, and how it is read.
 //!
-//! | file | holds | written |
+//! | file | content | written |
 //! |---|---|---|
-//! | `run.json` | format, version, the facts of the run and a checksum of its settings | once, at creation |
-//! | `settings.toml` | the settings as resolved | once, at creation |
-//! | `start.safetensors` | the model it starts from, if that came from elsewhere | once, at creation |
-//! | `replayed.jsonl` | the rounds of the run that is replayed, if it replays one | once, at creation |
-//! | `rounds.jsonl` | one [`Row`] a line, one line a round | as rounds end |
-//! | `wall.jsonl` | what each round took on the clock; the only file that differs between two equal runs | as rounds end |
-//! | `checkpoint-NNNNNN.ebb` | the state to go on from after so many rounds, and how long `rounds.jsonl` then was | now and then; gone at the end |
-//! | `friends/round-NNNNNN.parquet` | who is how alike after so many rounds, if the substitution knows | with checkpoints that are due, and at the end |
+//! | `run.json` | format, version, header of the run, and a checksum of its settings | once, at creation |
+//! | `settings.toml` | the resolved settings | once, at creation |
+//! | `start.safetensors` | the initial model, if it came from a file | once, at creation |
+//! | `replayed.jsonl` | in a replay, the rows of the replayed run | once, at creation |
+//! | `rounds.jsonl` | one line per round, with a [`Row`] | after each round |
+//! | `wall.jsonl` | wall time of each round: the only file that equal runs do not share | after each round |
+//! | `checkpoint-NNNNNN.ebb` | state to resume from, and position in the rows | periodically, removed at the end |
+//! | `friends/round-NNNNNN.parquet` | similarity of pairs of clients | with checkpoints, and at the end |
 //! | `rounds.csv` | the scalars of `rounds.jsonl` | at the end |
 //! | `model.safetensors` | the final model | at the end |
-//! | `summary.json` | a [`Summary`]; that it exists means that the run is finished | last |
-//! | `lock` | nothing; it is locked while a writer lives | |
+//! | `summary.json` | a [`Summary`]: if it exists, the run is finished | last |
+//! | `lock` | empty: locked while a writer exists | |
 //!
-//! A process may die at any moment: a folder either is not there or is whole, and a file that is replaced is
-//! either the old or the new one. A run that is taken up again plays its rounds from the checkpoint on; rows
-//! that are there already are compared, and stay. [`RunWriter`] writes, [`RunFolder`] reads, at any time;
-//! [`Rollback`] goes back to an earlier checkpoint.
+//! A process may die at any moment. A folder is absent or complete, and a replaced file is the old or the new
+//! one. A resumed run repeats its rounds from the checkpoint on: existing rows are compared, and stay.
+//! [`RunWriter`] writes, [`RunFolder`] reads at any time, and [`Rollback`] returns to an earlier checkpoint.
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +29,7 @@ mod json;
 mod metrics;
 mod model;
 mod nan_as_null;
+mod old_names;
 mod reader;
 mod rollback;
 mod row;
@@ -47,6 +47,7 @@ mod writer;
 pub use error::RecordError;
 pub use json::{write_json, write_json_lines};
 pub use model::{read_model, write_model};
+pub use old_names::current_column;
 pub use reader::{Header, RecordedRounds, Rows, RunFolder};
 pub use rollback::Rollback;
 pub use row::{RecordedDecision, Row};
@@ -59,22 +60,22 @@ pub use tensorboard::{EVENTS, write_tensorboard};
 pub use wall_time::WallTime;
 pub use writer::RunWriter;
 
-/// The version of the format that this crate writes, and the newest that it reads.
-pub const VERSION: u32 = 1;
+/// The version of the record that this crate writes, and the newest that it reads.
+pub const VERSION: u32 = 2;
 
-/// The file of a run folder that holds the model the run started from, if that came from elsewhere.
+/// The file with the initial model, if it came from outside the run.
 pub const START_MODEL: &str = "start.safetensors";
 
-/// The file of a run folder that holds the rounds of the run that is replayed.
+/// The file with the rows of the replayed run.
 pub const REPLAYED: &str = "replayed.jsonl";
 
-/// The file of a served run's folder that holds its members and its journal.
+/// The file of a served run with its members and its journal.
 pub const SERVER_STORE: &str = "server.redb";
 
-/// The file of a served run's folder that holds the key of its server.
+/// The file of a served run with the key of its server.
 const SERVER_KEY: &str = "server.key";
 
-/// Whether the folder is that of a served run, which goes on by its journal and not by itself.
+/// Whether the run is served: it resumes from its journal, not by simulation.
 pub fn is_served(folder: &std::path::Path) -> bool {
     [SERVER_STORE, SERVER_KEY].iter().any(|name| folder.join(name).exists())
 }

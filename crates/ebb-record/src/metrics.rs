@@ -1,18 +1,18 @@
-//! The figures of a round: one number each, under one name in tables and another, with its group, in TensorBoard.
+//! The metrics of a round: one number each, with its column and its tag in TensorBoard.
 
 use crate::Row;
 
-/// A figure, and where it is found.
+/// A metric of a row.
 pub(crate) struct Metric {
-    /// Its column.
+    /// Its column in CSV and Parquet.
     pub(crate) name: &'static str,
-    /// Its tag in TensorBoard: a group, a slash, a name. The round has none, for it is the step.
+    /// Its tag in TensorBoard: group, slash, name. Empty for the round, which is the step.
     pub(crate) tag: &'static str,
-    /// Its value.
+    /// How to read its value.
     pub(crate) value: MetricValue,
 }
 
-/// Where a value is found.
+/// How to read a value of a row, by its type.
 pub(crate) enum MetricValue {
     Count(fn(&Row) -> u64),
     OptionalCount(fn(&Row) -> Option<u32>),
@@ -21,7 +21,7 @@ pub(crate) enum MetricValue {
 }
 
 impl MetricValue {
-    /// The shortest text that reads as the same number.
+    /// The shortest text that parses as the same number.
     pub(crate) fn cell(&self, row: &Row) -> String {
         match self {
             MetricValue::Count(of) => of(row).to_string(),
@@ -31,7 +31,7 @@ impl MetricValue {
         }
     }
 
-    /// The number nearest to it among those of single precision, if it was measured.
+    /// The value rounded to single precision, if it is known.
     pub(crate) fn to_f32(&self, row: &Row) -> Option<f32> {
         match self {
             MetricValue::Count(of) => Some(of(row) as f32),
@@ -42,12 +42,12 @@ impl MetricValue {
     }
 }
 
-/// A value as it reads, or nothing.
+/// The text of a value, or nothing.
 pub(crate) fn optional_cell<T: std::fmt::Debug>(value: Option<T>) -> String {
     value.map(|value| format!("{value:?}")).unwrap_or_default()
 }
 
-/// All of them, in the order of the columns.
+/// All metrics, in the order of the columns.
 pub(crate) const METRICS: [Metric; 33] = [
     metric("round", "", MetricValue::Count(|row| u64::from(row.round))),
     metric("n_enrolled", "clients/enrolled", MetricValue::Count(|row| u64::from(row.n_enrolled))),
@@ -59,8 +59,12 @@ pub(crate) const METRICS: [Metric; 33] = [
     metric("n_absent", "clients/absent", MetricValue::Count(|row| row.n_absent() as u64)),
     metric("n_refused", "clients/refused", MetricValue::Count(|row| row.refused.len() as u64)),
     metric("n_stand_ins", "clients/stand_ins", MetricValue::Count(|row| u64::from(row.n_stand_ins))),
-    metric("chance", "clients/chance", MetricValue::Double(|row| row.chance)),
-    metric("rate", "train/rate", MetricValue::Single(|row| Some(row.rate))),
+    metric(
+        "inclusion_probability",
+        "clients/inclusion_probability",
+        MetricValue::Double(|row| row.inclusion_probability),
+    ),
+    metric("learning_rate", "train/learning_rate", MetricValue::Single(|row| Some(row.learning_rate))),
     metric("train_loss", "train/loss", MetricValue::Single(|row| row.train_loss)),
     metric("train_accuracy", "train/accuracy", MetricValue::Single(|row| row.train_accuracy)),
     metric("step_norm", "train/step_norm", MetricValue::Double(|row| Some(row.step_norm))),
@@ -72,11 +76,7 @@ pub(crate) const METRICS: [Metric; 33] = [
         "oracle/client_worst_tenth",
         MetricValue::Double(|row| row.oracle_client_worst_tenth),
     ),
-    metric(
-        "oracle_client_deviation",
-        "oracle/client_deviation",
-        MetricValue::Double(|row| row.oracle_client_deviation),
-    ),
+    metric("oracle_client_std", "oracle/client_std", MetricValue::Double(|row| row.oracle_client_std)),
     metric("oracle_hits", "oracle/hits", MetricValue::OptionalCount(|row| row.oracle_hits)),
     metric("oracle_hits_of", "oracle/hits_of", MetricValue::OptionalCount(|row| row.oracle_hits_of)),
     metric("oracle_error2", "oracle/error2", MetricValue::Double(|row| row.oracle_error2)),

@@ -1,7 +1,8 @@
-//! Models as safetensors files, exchanged with PyTorch: one tensor for each piece of the layout, in 32-bit floats.
+//! Models as safetensors files, as PyTorch reads and writes them: one tensor of 32-bit floats per tensor of
+//! the layout.
 //!
-//! PyTorch's batch norms also count the batches they saw. Nothing here depends on that count: it is passed over
-//! when a model is read and written as 0, so that PyTorch finds all the tensors it looks for.
+//! PyTorch's batch norms also count batches. Nothing here depends on that count. It is ignored when a model
+//! is read, and written as 0, so that PyTorch finds all tensors.
 
 use std::fs;
 use std::path::Path;
@@ -12,17 +13,17 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors, tensor::TensorView};
 use crate::disk;
 use crate::error::{IoContext, RecordError};
 
-/// Writes a model; the same model always gives the same bytes.
+/// Writes a model. Equal models give equal bytes.
 ///
 /// # Panics
-/// When the model has another length than its layout.
+/// If the model and its layout differ in length.
 pub fn write_model(path: &Path, layout: &Layout, model: &[f32]) -> Result<(), RecordError> {
     assert_eq!(model.len(), layout.len(), "a model has the length of its layout");
     let bytes: Vec<u8> = model.iter().flat_map(|value| value.to_le_bytes()).collect();
     let tensors = layout.tensors().map(|(layout_tensor, range)| {
         let data = &bytes[4 * range.start..4 * range.end];
         let tensor = TensorView::new(Dtype::F32, layout_tensor.shape.clone(), data);
-        (layout_tensor.name.clone(), tensor.expect("a piece has as many numbers as its shape says"))
+        (layout_tensor.name.clone(), tensor.expect("a tensor has as many numbers as its shape states"))
     });
     let zero = 0_i64.to_le_bytes();
     let count = || TensorView::new(Dtype::I64, Vec::new(), &zero).expect("one number of eight bytes");
@@ -32,8 +33,8 @@ pub fn write_model(path: &Path, layout: &Layout, model: &[f32]) -> Result<(), Re
     disk::replace_with(path, &file)
 }
 
-/// Reads a model that must have exactly the tensors of the layout, by name and shape, in any order and any
-/// of the usual floats, and in them only finite numbers.
+/// Reads a model with exactly the tensors of the layout, by name and shape. Their order is free. They may
+/// have any common float type, and only finite numbers.
 pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError> {
     let bytes = fs::read(path).doing("reading", path)?;
     let file = SafeTensors::deserialize(&bytes)
@@ -71,7 +72,7 @@ pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError>
         }
         model.extend(numbers);
     }
-    // A model with more to it is another model, so half of it is no start.
+    // A file with more tensors is of another model, and part of it is no valid start.
     let known = |name: &str| {
         layout.tensors().any(|(layout_tensor, _)| layout_tensor.name == name)
             || batch_counts(layout).any(|count| count == name)
@@ -95,14 +96,14 @@ pub fn read_model(path: &Path, layout: &Layout) -> Result<Vec<f32>, RecordError>
     }
 }
 
-/// The names under which PyTorch's batch norms count batches, beside the statistics that they keep.
+/// The names of the batch counts of PyTorch, which it keeps in addition to the statistics of batch norms.
 fn batch_counts(layout: &Layout) -> impl Iterator<Item = String> {
     layout.tensors().filter(|(tensor, _)| !tensor.is_trained).filter_map(|(tensor, _)| {
         tensor.name.strip_suffix("running_var").map(|norm| format!("{norm}num_batches_tracked"))
     })
 }
 
-/// The numbers of a tensor as 32-bit floats; `None` if they are no floats.
+/// The numbers of a tensor as 32-bit floats. `None` if they are not floats.
 fn to_f32(tensor: &TensorView<'_>) -> Option<Vec<f32>> {
     let data = tensor.data();
     Some(match tensor.dtype() {
@@ -117,7 +118,7 @@ fn to_f32(tensor: &TensorView<'_>) -> Option<Vec<f32>> {
     })
 }
 
-/// A 16-bit float: sign, 5 bits of exponent, 10 of fraction.
+/// Converts a 16-bit float: sign, 5 bits of exponent, 10 of fraction.
 fn f16_to_f32(bits: u16) -> f32 {
     let (exponent, fraction) = (u32::from(bits >> 10) & 0x1f, u32::from(bits & 0x3ff));
     let size = match exponent {
@@ -128,7 +129,7 @@ fn f16_to_f32(bits: u16) -> f32 {
     if bits >> 15 == 1 { -size } else { size }
 }
 
-/// Why bytes are no safetensors file, and what to do.
+/// Why these bytes are not a safetensors file, and the remedy.
 fn explain_unreadable(bytes: &[u8], error: &SafeTensorError) -> String {
     let whole = match (error, bytes.get(8)) {
         (SafeTensorError::MetadataIncompleteBuffer, _) => declared_len(bytes).map(|len| len.to_string()),
@@ -140,7 +141,7 @@ fn explain_unreadable(bytes: &[u8], error: &SafeTensorError) -> String {
     if let Some(whole) = whole {
         return format!("damaged: expected {whole} bytes, found {}; copy the file again", bytes.len());
     }
-    // What torch.save writes is a zip archive.
+    // `torch.save` writes a zip archive.
     let is = if bytes.starts_with(b"PK\x03\x04") { " but one of torch.save" } else { "" };
     format!(
         "not a safetensors file{is} ({error}); \
@@ -148,13 +149,13 @@ fn explain_unreadable(bytes: &[u8], error: &SafeTensorError) -> String {
     )
 }
 
-/// How long the header says that it is, itself included.
+/// The length of the header as the header states it, with its own length field.
 fn header_len(bytes: &[u8]) -> Option<usize> {
     let len = u64::from_le_bytes(*bytes.first_chunk()?);
     usize::try_from(len).ok()?.checked_add(8)
 }
 
-/// How long the header says that the file is.
+/// The length of the file as the header states it.
 fn declared_len(bytes: &[u8]) -> Option<usize> {
     let start = header_len(bytes)?;
     let header: serde_json::Value = serde_json::from_slice(bytes.get(8..start)?).ok()?;
@@ -162,7 +163,7 @@ fn declared_len(bytes: &[u8]) -> Option<usize> {
     start.checked_add(usize::try_from(ends.max().unwrap_or(0)).ok()?)
 }
 
-/// Where in a tensor of this shape its `at`-th number stands.
+/// The index of the element at this offset in a tensor of this shape.
 fn index_of(shape: &[usize], mut offset: usize) -> Vec<usize> {
     let mut position = vec![0; shape.len()];
     for (place, &len) in position.iter_mut().zip(shape).rev() {
@@ -172,7 +173,7 @@ fn index_of(shape: &[usize], mut offset: usize) -> Vec<usize> {
     position
 }
 
-/// Tensors by name and shape; the first of them if they are many.
+/// A list of tensors with names and shapes, truncated if it is long.
 fn list_tensors<'l>(tensors: impl Iterator<Item = (&'l str, &'l [usize])>) -> String {
     const SHOWN: usize = 12;
     let mut all: Vec<_> = tensors.map(|(name, shape)| format!("\"{name}\" {shape:?}")).collect();
@@ -210,7 +211,7 @@ mod tests {
 
     const MODEL: [f32; 9] = [1.0, -2.5, 0.1, f32::MIN_POSITIVE, 0.0, -0.0, f32::MAX, 1e-45, 9.0];
 
-    /// Writes [`MODEL`] as `net()` and says why it cannot be read as another model.
+    /// Writes [`MODEL`] as `net()`, and compares the error of reading it as another model.
     fn check(read_as: &Layout, expected: &str) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
@@ -287,7 +288,7 @@ mod tests {
         refused(8, f32::INFINITY, "\"scale\" holds inf at []");
     }
 
-    /// A file of tensors of type `dtype`, made of their bytes.
+    /// A safetensors file of these tensors.
     fn file(tensors: &[(&str, Dtype, &[usize], &[u8])]) -> Vec<u8> {
         let tensors = tensors.iter().map(|(name, dtype, shape, data)| {
             (*name, TensorView::new(*dtype, shape.to_vec(), data).unwrap())
@@ -295,7 +296,7 @@ mod tests {
         safetensors::serialize(tensors, None).unwrap()
     }
 
-    /// What reading these bytes as the model "w" of two numbers gives.
+    /// Reads these bytes as the model "w" of two parameters.
     fn read(bytes: &[u8]) -> Result<Vec<f32>, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.safetensors");
@@ -341,7 +342,7 @@ mod tests {
         other(b"", "not a safetensors file (");
         other(b"a text of more than eight bytes", "not a safetensors file (");
         other(b"PK\x03\x04\x00\x00\x08\x08\x00\x00", "not a safetensors file but one of torch.save (");
-        // Every cut is refused, wherever it falls.
+        // Every truncation is refused.
         (0..len).for_each(|end| assert!(read(&bytes[..end]).is_err(), "{end} of {len} bytes"));
     }
 
@@ -357,7 +358,7 @@ mod tests {
         let count = written.tensor("bn1.num_batches_tracked").unwrap();
         assert_eq!((count.dtype(), count.shape(), count.data()), (Dtype::I64, &[][..], &[0; 8][..]));
         assert_eq!(read_model(&path, &norm).unwrap(), [2.0, 3.0]);
-        // Files without the count are read too, but a count where there is no batch norm is too much.
+        // Files without the count are read too, but a count without a batch norm is refused.
         let without = file(&[
             ("bn1.running_var", Dtype::F32, &[1], &3_f32.to_le_bytes()),
             ("bn1.weight", Dtype::F32, &[1], &2_f32.to_le_bytes()),

@@ -1,10 +1,10 @@
-//! Numbers that JSON may not be able to hold: written `null`, read as NaN.
+//! Numbers that JSON may not represent: written as `null`, read as NaN.
 
 use std::collections::BTreeMap;
 
 use serde::de::{Deserialize, Deserializer};
 
-/// A number, or `null` for one that JSON cannot hold.
+/// A number, or `null` for one that JSON cannot represent.
 pub(crate) fn number<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -13,7 +13,7 @@ where
     Ok(Option::deserialize(from)?.unwrap_or_else(|| T::from(f32::NAN)))
 }
 
-/// As [`number`], for one that may be left out.
+/// As [`number`], for an optional key.
 pub(crate) fn some_number<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -22,7 +22,7 @@ where
     number(from).map(Some)
 }
 
-/// As [`number`], for a list of them.
+/// As [`number`], for a list of numbers.
 pub(crate) fn numbers<'de, D, T>(from: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -32,13 +32,13 @@ where
     Ok(numbers.into_iter().map(|number| number.unwrap_or_else(|| T::from(f32::NAN))).collect())
 }
 
-/// As [`number`], for numbers by name.
+/// As [`number`], for a map of numbers.
 pub(crate) fn named_numbers<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, f64>, D::Error> {
     let numbers = BTreeMap::<String, Option<f64>>::deserialize(from)?;
     Ok(numbers.into_iter().map(|(name, number)| (name, number.unwrap_or(f64::NAN))).collect())
 }
 
-/// As [`numbers`], for a list that may be left out.
+/// As [`numbers`], for an optional key.
 pub(crate) fn some_numbers<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<f32>>, D::Error> {
     numbers(from).map(Some)
 }

@@ -1,4 +1,4 @@
-//! Reads a run folder, finished or not, while it is written or after.
+//! Reads the folder of a run, finished or not, also while it is written.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -13,22 +13,22 @@ use crate::{
     ROUNDS, RUN, Row, SETTINGS, SUMMARY, SimilarityPair, Summary, VERSION, WALL, similarity, wall_time,
 };
 
-/// The facts of a run that hold from its first round to its last.
+/// Properties of a run that never change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Header {
-    /// The program that wrote the run, and its version.
+    /// The program that created the run, and its version.
     pub program: String,
-    /// The seed of everything random.
+    /// The seed of all random streams.
     pub seed: u64,
-    /// The kernels that did the arithmetic: the bits of a run depend on them.
+    /// The kernel path of the computation. The bits of a run depend on it.
     pub kernels: String,
-    /// The recipe, if the run followed one.
+    /// The recipe, if the run uses one.
     pub recipe: Option<String>,
-    /// How many numbers the model has.
+    /// The number of parameters of the model.
     pub n_params: usize,
 }
 
-/// A run folder, for reading.
+/// The folder of a run, open for reading.
 #[derive(Clone, Debug)]
 pub struct RunFolder {
     folder: PathBuf,
@@ -37,7 +37,7 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Opens a folder that holds a run.
+    /// Opens the folder of a run.
     pub fn open(folder: &Path) -> Result<Self, RecordError> {
         let header = HeaderFile::read(folder)?.into_header();
         let path = folder.join(SETTINGS);
@@ -45,7 +45,7 @@ impl RunFolder {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 return Err(RecordError::damaged(
                     &path,
-                    "it is no text; put it back from a copy of the folder",
+                    "it is not UTF-8 text; put it back from a copy of the folder",
                 ));
             }
             read => read.doing("reading", &path)?,
@@ -53,22 +53,22 @@ impl RunFolder {
         Ok(RunFolder { folder: folder.to_owned(), header, settings })
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The facts of the run.
+    /// The properties of the run.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The settings as resolved.
+    /// The resolved settings as TOML.
     pub fn settings(&self) -> &str {
         &self.settings
     }
 
-    /// Whether the settings are those that the run began with.
+    /// Checks that the settings have not changed since the run began.
     pub fn check_settings(&self) -> Result<(), RecordError> {
         let header = HeaderFile::read(&self.folder)?;
         let path = self.folder.join(SETTINGS);
@@ -76,13 +76,13 @@ impl RunFolder {
             return Ok(());
         }
         let message = format!(
-            "it, or its checksum in {RUN}, changed since the run began; put back the two from a copy of the folder, or {}",
+            "it or its checksum in {RUN} changed since the run began; put back both from a copy of the folder, or {}",
             restart_hint(&self.folder)
         );
         Err(RecordError::damaged(&path, message))
     }
 
-    /// The rows one after another, without holding all of them.
+    /// The rows in order, read one at a time.
     pub fn iter_rows(&self) -> Result<Rows, RecordError> {
         Rows::open(&self.folder.join(ROUNDS))
     }
@@ -92,17 +92,18 @@ impl RunFolder {
         self.iter_rows()?.collect()
     }
 
-    /// What the rounds took on the clock, as far as that was written.
+    /// The recorded wall times of the rounds.
     pub fn wall_times(&self) -> Result<Vec<WallTime>, RecordError> {
         wall_time::read(&self.folder.join(WALL))
     }
 
-    /// After how many rounds it was written who is how alike, ascending.
+    /// The numbers of rounds after which similarities were written, ascending.
     pub fn similarity_rounds(&self) -> Result<Vec<u32>, RecordError> {
         similarity::rounds(&self.folder)
     }
 
-    /// Who is how alike after so many rounds: every pair that met, ascending by the higher client, then by the lower.
+    /// The similarities after this many rounds: all pairs that met, ascending by the higher client, then the
+    /// lower.
     pub fn similarities(&self, n_rounds: u32) -> Result<Vec<SimilarityPair>, RecordError> {
         similarity::read(&self.folder, n_rounds)
     }
@@ -120,7 +121,7 @@ impl RunFolder {
     }
 }
 
-/// The rows of a run in order. A last line that was cut short is left out.
+/// The rows of a run in order. A truncated last line is omitted.
 #[derive(Debug)]
 pub struct Rows {
     path: PathBuf,
@@ -146,7 +147,7 @@ impl Rows {
         self.buffer.clear();
         self.from.read_until(b'\n', &mut self.buffer).doing("reading", &self.path)?;
         self.line += 1;
-        // Also when the line looks whole: its digits may go on.
+        // A line without its end may lack digits, even if it parses.
         let Some(line) = self.buffer.strip_suffix(b"\n") else { return Ok(None) };
         let message = match Row::parse(line) {
             Ok(row) => return Ok(Some(row)),
@@ -176,17 +177,17 @@ impl Iterator for Rows {
     }
 }
 
-/// The rounds of a run, as a file that can be carried elsewhere.
+/// The rows of a run with the bytes of their lines, so that they can be copied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedRounds {
     /// The rows in order.
     pub rows: Vec<Row>,
-    /// The lines that they stand in.
+    /// The lines of the rows.
     pub bytes: Vec<u8>,
 }
 
 impl RecordedRounds {
-    /// Reads the rounds of the run in a folder, finished or not, or a file of such rounds.
+    /// Reads the rows of the run in a folder, finished or not, or of a file of rows.
     pub fn read(place: &Path) -> Result<Self, RecordError> {
         let path =
             if place.is_dir() { RunFolder::open(place)?.folder().join(ROUNDS) } else { place.to_owned() };
@@ -194,7 +195,7 @@ impl RecordedRounds {
         let (mut rows, mut end) = (Vec::new(), 0);
         let mut lines = bytes.split_inclusive(|&byte| byte == b'\n').peekable();
         while let Some(line) = lines.next() {
-            // A last line that was cut short is left out, as where rows are read one after another.
+            // A truncated last line is omitted, as in [`Rows`].
             let Some(whole) = line.strip_suffix(b"\n") else { break };
             match Row::parse(whole) {
                 Ok(row) => rows.push(row),
@@ -209,7 +210,7 @@ impl RecordedRounds {
         Ok(RecordedRounds { rows, bytes })
     }
 
-    /// A checksum of the lines: CRC-32 in hex.
+    /// CRC-32 of the lines in hexadecimal.
     pub fn checksum(&self) -> String {
         checksum(&self.bytes)
     }
@@ -217,7 +218,7 @@ impl RecordedRounds {
 
 const FORMAT: &str = "ebbflow-run";
 
-/// What every version of `run.json` has, so that a newer one is recognised.
+/// The fields that every version of `run.json` has, so that a newer version is recognised.
 #[derive(Deserialize)]
 struct Stamp {
     format: String,
@@ -235,13 +236,13 @@ pub(crate) struct HeaderFile {
     #[serde(skip_serializing_if = "Option::is_none")]
     recipe: Option<String>,
     n_params: usize,
-    /// The checksum of `settings.toml`; a file made by hand may lack it.
+    /// CRC-32 of `settings.toml`. A file written by hand may lack it.
     #[serde(skip_serializing_if = "Option::is_none")]
     settings: Option<String>,
 }
 
 impl Header {
-    /// `run.json` of a run with these settings.
+    /// The content of `run.json` for these settings.
     pub(crate) fn to_json(&self, settings: &[u8]) -> Vec<u8> {
         let file = HeaderFile {
             format: FORMAT.to_owned(),
@@ -287,7 +288,7 @@ impl HeaderFile {
         serde_json::from_slice(&bytes).map_err(damaged)
     }
 
-    /// Whether these are the settings that the run began with, as far as that is known.
+    /// Whether these are the settings of the beginning of the run. True if `run.json` has no checksum.
     pub(crate) fn has_settings(&self, settings: &[u8]) -> bool {
         self.settings.as_ref().is_none_or(|expected| *expected == checksum(settings))
     }
@@ -319,7 +320,7 @@ mod tests {
         }
     }
 
-    /// What is read of a run whose file has this content.
+    /// Reads a run with this content of one file.
     fn read(file: &str, content: &[u8]) -> Result<Vec<Row>, String> {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(RUN), header().to_json(b"seed = 1\n")).unwrap();
@@ -392,8 +393,9 @@ mod tests {
 
     #[test]
     fn a_newer_version_is_reported_whatever_else_changed() {
-        let error = read(RUN, br#"{"format":"ebbflow-run","version":2,"new":{}}"#).unwrap_err();
-        let expected = "written in version 2 of the format, and this program reads up to version 1: update";
+        let error = read(RUN, br#"{"format":"ebbflow-run","version":3,"new":{}}"#).unwrap_err();
+        let expected =
+            "the file has version 3 of the format, but this program reads at most version 2: update";
         assert!(error.contains(expected), "{error}");
     }
 
@@ -412,10 +414,10 @@ mod tests {
         check("a.toml/run", "PATH: there is no such folder");
         check(
             "a.toml",
-            "PATH is a file, not the folder of a run; a configuration is run with: ebbflow run PATH",
+            "PATH is a file, not the folder of a run; run a configuration with: ebbflow run PATH",
         );
-        check("grid", &format!("PATH holds a grid; its runs lie in PATH{MAIN_SEPARATOR}cells"));
-        check("empty", "PATH: not a run folder, for it has no run.json");
+        check("grid", &format!("PATH holds a grid; its runs are in PATH{MAIN_SEPARATOR}cells"));
+        check("empty", "PATH: not a run folder: it has no run.json");
         let error = read(RUN, br#"{"format":"other","version":1}"#).unwrap_err();
         assert!(error.contains("run.json: damaged: its format is \"other\""), "{error}");
     }

@@ -1,4 +1,4 @@
-//! Going back to an earlier checkpoint: what came after it is cut, and kept beside.
+//! Returns a run to an earlier checkpoint. Later rows are removed, and kept in a file of their own.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::rows_file::RowsFile;
 use crate::writer::{lock_unfinished, open_checkpoint};
 use crate::{WALL, similarity, wall_time};
 
-/// A run that is about to go back. Nothing of it is cut until [`Rollback::finish`].
+/// A rollback that was prepared. Nothing is removed until [`Rollback::finish`].
 #[derive(Debug)]
 pub struct Rollback {
     folder: PathBuf,
@@ -20,8 +20,8 @@ pub struct Rollback {
 }
 
 impl Rollback {
-    /// To the latest checkpoint that is from a round or before and can be used; round 0 is the start, and
-    /// needs none.
+    /// Finds the latest usable checkpoint of round `to` or an earlier one. Round 0 is the start, and needs no
+    /// checkpoint.
     pub fn find(folder: &Path, to: u32) -> Result<Rollback, RecordError> {
         let lock = lock_unfinished(folder)?;
         let all = checkpoint::all(folder)?;
@@ -63,35 +63,35 @@ impl Rollback {
         })
     }
 
-    /// After how many rounds the run will be.
+    /// The number of rounds of the run after the rollback.
     pub fn next_round(&self) -> u32 {
         self.rows.position().next_round
     }
 
-    /// How many rounds are lost by that.
+    /// The number of recorded rounds that the rollback removes.
     pub fn n_lost_rounds(&self) -> Result<u32, RecordError> {
         Ok(self.rows.n_recorded_rounds()? - self.next_round())
     }
 
-    /// The state that it will go on from; none at the start.
+    /// The state from which the run will resume. `None` at the start.
     pub fn state(&self) -> Option<&[u8]> {
         self.checkpoint_state.as_deref()
     }
 
-    /// Which checkpoints were passed over, and why, and what was put right.
+    /// Warnings about skipped checkpoints and corrected rows.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Goes back. Where the rows are kept that came after, if there were any.
+    /// Carries out the rollback. Returns the file with the removed rows, if there were any.
     ///
-    /// A process that dies in between leaves a run that is neither here nor there; the same once more brings
-    /// it back.
+    /// If the process dies before the end, the same rollback has to be repeated to complete it.
     pub fn finish(mut self) -> Result<Option<PathBuf>, RecordError> {
         let next_round = self.next_round();
-        // First, or a run that is taken up in between would go on from one of these.
+        // Later checkpoints are removed first, so that an interrupted rollback cannot resume from one of
+        // them.
         for checkpoint in checkpoint::all(&self.folder)? {
-            // Back at the start none is left: one that cannot be read might be in the way.
+            // A rollback to the start removes all checkpoints, because an unreadable one might be in the way.
             if checkpoint.next_round > next_round || self.checkpoint_state.is_none() {
                 fs::remove_file(&checkpoint.path).doing("removing", &checkpoint.path)?;
             }

@@ -1,4 +1,4 @@
-//! One round as a line of `rounds.jsonl`: who was there, who answered, what came of it.
+//! One round as a line of `rounds.jsonl`: participation, outcomes and scores.
 
 use std::collections::BTreeMap;
 
@@ -6,23 +6,24 @@ use ebb_round::{Census, ClientDecision, ClientId, Metrics, OracleError, Outcome,
 
 use crate::clients::{Bitset, MANY_CLIENTS, busy, id_ranges, list_or_bits, members, n_members, to_u32, up};
 use crate::nan_as_null::{named_numbers, number, numbers, some_number, some_numbers};
+use crate::old_names::metrics_by_current_name;
 
-/// One round, as it stands in the record.
+/// One round of the record.
 ///
-/// Clients go by their number. A set of clients is a list under its own name or, in large runs, bits in
-/// base64 under that name with `_bits` added; the methods read both. What was not measured is left out. A
-/// number that JSON cannot hold is written `null` and read as NaN.
+/// Clients are given by number. A set of clients is a list under its own name. In large fleets it is a bitset
+/// in base64, under that name with `_bits` added. The methods read both forms. Unknown values are omitted. A
+/// number that JSON cannot represent is written as `null` and read as NaN.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Row {
-    /// Which round.
+    /// The number of the round, from 0.
     pub round: u32,
-    /// How many clients are in the run.
+    /// The number of enrolled clients.
     pub n_enrolled: u32,
-    /// Who came into the run, as first and last client of each stretch.
+    /// Clients that arrived, as ranges of first and last number.
     pub joined: Vec<[u32; 2]>,
-    /// Who went, in the same way.
+    /// Clients that departed, as ranges of first and last number.
     pub left: Vec<[u32; 2]>,
-    /// How many clients could be reached.
+    /// The number of clients that are up.
     pub n_up: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     up: Option<Vec<u32>>,
@@ -48,80 +49,91 @@ pub struct Row {
     absent: Option<Vec<u32>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     absent_bits: Option<Bitset>,
-    /// The chance with which each was to be asked, if it is known and the same for all.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
-    pub chance: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    probabilities: Option<Vec<Option<f64>>>,
-    /// Whether those chances are only near the true ones.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub chances_approximate: bool,
-    /// How many steps each client did that answered in part, ascending by client.
+    /// Inclusion probability of the selected clients, if it is known and equal for all.
+    #[serde(
+        default,
+        alias = "chance",
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "some_number"
+    )]
+    pub inclusion_probability: Option<f64>,
+    #[serde(alias = "chances", skip_serializing_if = "Option::is_none")]
+    inclusion_probabilities: Option<Vec<Option<f64>>>,
+    /// Whether the inclusion probabilities are approximate.
+    #[serde(default, alias = "chances_approximate", skip_serializing_if = "std::ops::Not::not")]
+    pub probabilities_approximate: bool,
+    /// Local steps done by each client of `partial`, ascending by client.
     pub partial_steps: Vec<u32>,
-    /// Seconds from when the round was opened until each client that answered in time had, in full or in part, ascending by client;
-    /// NaN of one of which nobody knows. Empty where that is known of none, and where many clients ever enrolled.
+    /// Response times in seconds of `whole` and `partial` together, ascending by client. NaN where unknown.
+    /// Empty if all are unknown, and in fleets of more than 4096 clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
-    pub response_time_s: Vec<f64>,
-    /// The rule by which outcomes were guessed, in a replay of another run.
+    pub took_s: Vec<f64>,
+    /// In a replay, the rule that imputed outcomes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imputed_by: Option<String>,
-    /// Whose outcome was.
+    /// Selected clients with an imputed outcome.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imputed: Vec<u32>,
-    /// Whose answer to an earlier round came now.
+    /// Clients whose update to an earlier round arrived in this one.
     pub late: Vec<u32>,
-    /// The rounds that those answers belong to.
+    /// The round of each late update.
     pub late_base: Vec<u32>,
-    /// Whose answer could not be used.
+    /// Clients whose update was refused.
     pub refused: Vec<u32>,
-    /// Why, for each of them.
+    /// The reason of each refusal.
     pub refused_why: Vec<String>,
-    /// How many updates stood in for somebody who did not answer on time.
+    /// The number of stand-ins for clients without an update on time.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub n_stand_ins: u32,
-    /// For whom the update of one client stood in; the lists up to `friend_last_met` go with it. None of them is kept where
-    /// many clients ever enrolled.
+    /// Absent clients with a stand-in from a single client. The lists up to `friend_last_met` have the same
+    /// order. They are empty in fleets of more than 4096 clients.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stand_in_for: Vec<u32>,
-    /// Whose update that was.
+    /// The client that computed each stand-in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stand_in_by: Vec<u32>,
-    /// How many rounds old it was.
+    /// The staleness of each stand-in in rounds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stand_in_age: Vec<u32>,
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
     stand_in_part: Vec<f64>,
-    /// How alike the two are; empty unless that is why every one of them stood in.
+    /// The similarity of the two clients. Empty unless every stand-in was chosen by similarity.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
     pub friend_similarity: Vec<f64>,
-    /// In how many rounds the two had both answered.
+    /// The number of rounds in which both clients responded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub friend_met: Vec<u32>,
-    /// The last of those rounds.
+    /// The last round in which both responded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub friend_last_met: Vec<u32>,
-    /// For whom something stood in that no single client computed: the mean of the answers, or a model of zeros.
+    /// Absent clients with a stand-in that no single client computed: the mean of the updates, or a model of
+    /// zeros.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stand_in_by_none: Vec<u32>,
-    /// What the objective decided about single clients.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub judged: Vec<RecordedDecision>,
-    /// Figures of the substitution and of the selector, by name, and the scores on sets of clients, which only an oracle knows.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "named_numbers")]
+    /// Decisions of the objective about single clients.
+    #[serde(default, alias = "judged", skip_serializing_if = "Vec::is_empty")]
+    pub decisions: Vec<RecordedDecision>,
+    /// Metrics of the substitution, the selector and the aggregator by name, and the oracle scores on sets of
+    /// clients.
+    #[serde(
+        default,
+        skip_serializing_if = "BTreeMap::is_empty",
+        deserialize_with = "metrics_by_current_name"
+    )]
     pub notes: BTreeMap<String, f64>,
-    /// The local rate.
-    #[serde(deserialize_with = "number")]
-    pub rate: f32,
-    /// Mean training loss of the clients that answered in time.
+    /// The learning rate of local training.
+    #[serde(alias = "rate", deserialize_with = "number")]
+    pub learning_rate: f32,
+    /// Mean training loss of the clients that responded in time.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub train_loss: Option<f32>,
-    /// Mean training accuracy of those among them that have one.
+    /// Mean training accuracy of those clients that reported one.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub train_accuracy: Option<f32>,
     /// The norm of the aggregate.
     #[serde(deserialize_with = "number")]
     pub step_norm: f64,
-    /// Why the round is void, if it is: the model is as before, though clients answered.
+    /// The reason of a void round, in which the model stays as before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void: Option<String>,
     /// Loss on the test data.
@@ -130,94 +142,101 @@ pub struct Row {
     /// Accuracy on the test data.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub accuracy: Option<f64>,
-    /// The score on each client's own test data: its mean. An oracle, as are the next two.
+    /// Mean over clients of the score on their own test data. Oracle, like the next three.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_mean: Option<f64>,
-    /// Its mean over the tenth of the clients that are served worst.
+    /// Mean of that score over the tenth of the clients with the worst scores.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_worst_tenth: Option<f64>,
-    /// Its standard deviation over clients.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
-    pub oracle_client_deviation: Option<f64>,
-    /// The score from the client that is served worst to the one that is served best, in steps of a tenth of them. An oracle.
+    /// Standard deviation of that score over clients.
+    #[serde(
+        default,
+        alias = "oracle_client_deviation",
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "some_number"
+    )]
+    pub oracle_client_std: Option<f64>,
+    /// Deciles of that score, from the worst-served to the best-served client.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
     pub oracle_client_deciles: Vec<f64>,
-    /// Who of those that were up would not have been heard in time if it had been asked; left out where nobody can say, and
-    /// where many clients ever enrolled. An oracle.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub oracle_silent: Option<Vec<u32>>,
-    /// How many stand-ins came from the client's true cluster. An oracle, as are all up to `oracle_psi`.
+    /// Clients that were up and would not have responded in time if selected. `None` if unknown, and in
+    /// fleets of more than 4096 clients. Oracle.
+    #[serde(default, alias = "oracle_silent", skip_serializing_if = "Option::is_none")]
+    pub oracle_absent_if_selected: Option<Vec<u32>>,
+    /// Stand-ins from the absent client's true cluster. Oracle, like all keys up to `oracle_psi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oracle_hits: Option<u32>,
-    /// Of how many whose clusters are known.
+    /// Stand-ins from a single client whose cluster is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oracle_hits_of: Option<u32>,
-    /// The square of what the aggregate is off from what everybody would have made of it.
+    /// Squared error of the aggregate, compared with that of all clients.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_error2: Option<f64>,
-    /// The square of the largest difference between two clients' updates.
+    /// Largest squared difference between the updates of two clients.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_sigma_p2: Option<f64>,
-    /// The same between two clients of one true cluster.
+    /// Largest squared difference between two clients of one true cluster.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_sigma_f2: Option<f64>,
-    /// What the error cannot exceed where only answers of this round stand in: `oracle_sigma_p2` times the square of the
-    /// absent share.
+    /// Upper bound of the error if only updates of this round stand in: `oracle_sigma_p2` times the square of
+    /// the absent share.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_bound_p2: Option<f64>,
-    /// What it cannot exceed if besides everybody absent has one of its cluster: the same with `oracle_sigma_f2`.
+    /// Upper bound of the error if, in addition, every absent client has a stand-in of its cluster: the same
+    /// product with `oracle_sigma_f2`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_bound_f2: Option<f64>,
-    /// The mean of `oracle_error2` over the rounds so far.
+    /// Mean of `oracle_error2` over the rounds so far.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_psi: Option<f64>,
-    /// How many test samples each class has, if the model was judged class by class.
+    /// Test samples of each class, if evaluated by class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub class_samples: Vec<u32>,
-    /// The accuracy on each class; NaN for one without samples.
+    /// Accuracy on each class. NaN for a class without samples.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
     pub class_accuracy: Vec<f64>,
-    /// The k for which it was counted how often the label has one of the k highest scores.
+    /// Each evaluated k of the top-k accuracy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub top_k: Vec<u32>,
-    /// How often it has, for each of them.
+    /// Fraction of samples whose label has one of the k highest scores, for each k.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
     pub top_k_accuracy: Vec<f64>,
-    /// Seconds that the round took: virtual in simulation.
+    /// Duration of the round in seconds: virtual time in simulation.
     #[serde(deserialize_with = "number")]
     pub elapsed_s: f64,
-    /// Seconds that all rounds took so far.
+    /// Duration of all rounds so far in seconds.
     #[serde(deserialize_with = "number")]
     pub virtual_s: f64,
-    /// Payload sent to clients in this round.
+    /// Payload in bytes sent to clients in this round.
     pub bytes_down: u64,
-    /// Payload received from clients in this round.
+    /// Payload in bytes received from clients in this round.
     pub bytes_up: u64,
-    /// Payload of all rounds so far, both ways.
+    /// Payload in bytes of all rounds so far, in both directions.
     pub bytes_total: u64,
-    /// The model after the round, if it was asked for.
+    /// The model after the round, if it is recorded.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_numbers")]
     pub model: Option<Vec<f32>>,
 }
 
-/// What was decided about one client.
+/// A decision about one client.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct RecordedDecision {
-    /// Who.
+    /// The number of the client.
     pub client: u32,
-    /// `kept` in the objective or `excluded` from it when it left; `boosted` or `plain` when it is new.
-    pub verdict: String,
-    /// What that was decided by.
-    #[serde(deserialize_with = "named_numbers")]
-    pub figures: BTreeMap<String, f64>,
+    /// `kept` or `excluded` for a departure; `boosted` or `plain` for an arrival.
+    #[serde(alias = "verdict")]
+    pub decision: String,
+    /// The metrics on which the decision is based, by name.
+    #[serde(alias = "figures", deserialize_with = "named_numbers")]
+    pub metrics: BTreeMap<String, f64>,
 }
 
 impl RecordedDecision {
     fn of(decision: &ClientDecision) -> RecordedDecision {
         RecordedDecision {
             client: decision.client.number(),
-            verdict: decision.decision.to_owned(),
-            figures: by_owned_name(&decision.metrics),
+            decision: decision.decision.to_owned(),
+            metrics: by_owned_name(&decision.metrics),
         }
     }
 }
@@ -226,7 +245,7 @@ fn by_owned_name(metrics: &Metrics) -> BTreeMap<String, f64> {
     metrics.iter().map(|(name, metric)| ((*name).to_owned(), *metric)).collect()
 }
 
-/// The figures of the roles, and the scores on sets of clients.
+/// Metrics of the roles, and scores on sets of clients.
 fn metrics_of(metrics: &Metrics, score: Option<&Score>) -> BTreeMap<String, f64> {
     let mut all = by_owned_name(metrics);
     for (name, score) in score.map_or(&[][..], |score| &score.oracle_sets) {
@@ -237,7 +256,7 @@ fn metrics_of(metrics: &Metrics, score: Option<&Score>) -> BTreeMap<String, f64>
 }
 
 impl Row {
-    /// The row of a round that just ended.
+    /// The row of a finished round.
     pub fn new(census: &Census, outcome: &Outcome, model: Option<&[f32]>) -> Self {
         let returns = &outcome.responses;
         let n_clients = census.len();
@@ -263,7 +282,7 @@ impl Row {
         let stand_ins = StandIns::of(&outcome.stand_ins, n_clients);
         let oracle_error = outcome.oracle_error;
         let imputed = outcome.response_info.imputed.as_ref();
-        let oracle_silent = outcome.oracle_silent.as_ref().filter(|_| n_clients <= MANY_CLIENTS);
+        let absent_if_selected = outcome.oracle_silent.as_ref().filter(|_| n_clients <= MANY_CLIENTS);
         let bound = |oracle_error: OracleError, apart2: f64| {
             oracle_error.absent_share * oracle_error.absent_share * apart2
         };
@@ -285,11 +304,11 @@ impl Row {
             partial_bits,
             absent,
             absent_bits,
-            chance: probability,
-            probabilities,
-            chances_approximate: outcome.cohort.is_approximate,
+            inclusion_probability: probability,
+            inclusion_probabilities: probabilities,
+            probabilities_approximate: outcome.cohort.is_approximate,
             partial_steps,
-            response_time_s: response_times_s(outcome, n_clients),
+            took_s: response_times_s(outcome, n_clients),
             imputed_by: imputed.map(|imputed| imputed.rule.to_owned()),
             imputed: imputed.map_or_else(Vec::new, |imputed| client_numbers(&imputed.clients)),
             late: returns.late.iter().map(|update| update.client.number()).collect(),
@@ -305,9 +324,9 @@ impl Row {
             friend_met: stand_ins.n_shared_rounds,
             friend_last_met: stand_ins.last_shared_round,
             stand_in_by_none: stand_ins.by_none,
-            judged: outcome.decisions.iter().map(RecordedDecision::of).collect(),
+            decisions: outcome.decisions.iter().map(RecordedDecision::of).collect(),
             notes: metrics_of(&outcome.metrics, score),
-            rate: outcome.learning_rate,
+            learning_rate: outcome.learning_rate,
             train_loss: mean(returns.fresh.iter().map(|update| update.update.loss)),
             train_accuracy: mean(returns.fresh.iter().filter_map(|update| update.update.accuracy)),
             step_norm: outcome.step_norm,
@@ -316,11 +335,12 @@ impl Row {
             accuracy: score.and_then(|score| score.accuracy),
             oracle_client_mean: oracle.map(|spread| spread.mean),
             oracle_client_worst_tenth: oracle.map(|spread| spread.worst_tenth),
-            oracle_client_deviation: oracle.map(|spread| spread.std),
+            oracle_client_std: oracle.map(|spread| spread.std),
             oracle_client_deciles: oracle.map_or_else(Vec::new, |spread| spread.deciles.to_vec()),
             oracle_hits: outcome.oracle_hits.map(|(hits, _)| hits),
             oracle_hits_of: outcome.oracle_hits.map(|(_, known)| known),
-            oracle_silent: oracle_silent.map(|silent| silent.iter().map(|one| one.number()).collect()),
+            oracle_absent_if_selected: absent_if_selected
+                .map(|clients| clients.iter().map(|one| one.number()).collect()),
             oracle_error2: oracle_error.map(|oracle_error| oracle_error.error2),
             oracle_sigma_p2: oracle_error.map(|oracle_error| oracle_error.max_distance2),
             oracle_sigma_f2: oracle_error.and_then(|oracle_error| oracle_error.max_distance_in_cluster2),
@@ -344,72 +364,73 @@ impl Row {
         }
     }
 
-    /// The clients that could be reached, ascending.
+    /// Clients that are up, ascending.
     pub fn up(&self) -> Vec<u32> {
         members(&self.up, &self.up_bits)
     }
 
-    /// The clients that were busy with an earlier round when this one began, up or not, ascending.
+    /// Clients that were busy with an earlier round when this one began, up or not, ascending.
     pub fn busy(&self) -> Vec<u32> {
         members(&self.busy, &self.busy_bits)
     }
 
-    /// The clients that were asked, ascending.
+    /// Selected clients, ascending.
     pub fn selected(&self) -> Vec<u32> {
         members(&self.asked, &self.asked_bits)
     }
 
-    /// The clients that answered in time and did all the work, ascending.
+    /// Selected clients that returned all of the work in time, ascending.
     pub fn whole(&self) -> Vec<u32> {
         members(&self.whole, &self.whole_bits)
     }
 
-    /// The clients that answered in time and did part of the work, ascending.
+    /// Selected clients that returned part of the work in time, ascending.
     pub fn partial(&self) -> Vec<u32> {
         members(&self.partial, &self.partial_bits)
     }
 
-    /// The clients that were asked and did not answer in time, ascending.
+    /// Selected clients without a usable update in time, ascending.
     pub fn absent(&self) -> Vec<u32> {
         members(&self.absent, &self.absent_bits)
     }
 
-    /// How many were asked.
+    /// The number of selected clients.
     pub fn n_selected(&self) -> usize {
         n_members(&self.asked, &self.asked_bits)
     }
 
-    /// Whether clients answered, and none with finite numbers.
+    /// Whether updates arrived, and none of them had finite numbers.
     pub fn has_no_finite_update(&self) -> bool {
         let not_finite = [Refusal::NotFinite, Refusal::Diverged].map(Refusal::name);
         let used = self.n_whole() + self.n_partial() + self.late.len();
         used == 0 && self.refused_why.iter().any(|why| not_finite.contains(&why.as_str()))
     }
 
-    /// How many did all the work in time.
+    /// The number of clients that returned all of the work in time.
     pub fn n_whole(&self) -> usize {
         n_members(&self.whole, &self.whole_bits)
     }
 
-    /// How many did part of the work in time.
+    /// The number of clients that returned part of the work in time.
     pub fn n_partial(&self) -> usize {
         n_members(&self.partial, &self.partial_bits)
     }
 
-    /// How many did not answer in time.
+    /// The number of selected clients without a usable update in time.
     pub fn n_absent(&self) -> usize {
         n_members(&self.absent, &self.absent_bits)
     }
 
-    /// The chance with which each of the asked clients was to be asked, where that is known.
+    /// The inclusion probability of each selected client, where known.
     pub fn inclusion_probabilities(&self) -> Vec<Option<f64>> {
-        match &self.probabilities {
-            Some(chances) => chances.clone(),
-            None => vec![self.chance; self.n_selected()],
+        match &self.inclusion_probabilities {
+            Some(probabilities) => probabilities.clone(),
+            None => vec![self.inclusion_probability; self.n_selected()],
         }
     }
 
-    /// What part of the client's say each of `stand_in_for` had: 1, unless several stood in for it.
+    /// The fraction of the absent client's weight of each entry of `stand_in_for`. It is 1 for a single
+    /// stand-in.
     pub fn stand_in_fractions(&self) -> Vec<f64> {
         if self.stand_in_part.is_empty() {
             vec![1.0; self.stand_in_for.len()]
@@ -418,16 +439,15 @@ impl Row {
         }
     }
 
-    /// The clients that answered in time, ascending, and how many seconds after the round was opened, where that is known.
+    /// Clients that responded in time, ascending, with their response times in seconds where known.
     pub fn on_time(&self) -> Vec<(u32, Option<f64>)> {
         let mut clients = [self.whole(), self.partial()].concat();
         clients.sort_unstable();
-        let response_time_s =
-            |at: usize| self.response_time_s.get(at).copied().filter(|took_s| took_s.is_finite());
+        let response_time_s = |at: usize| self.took_s.get(at).copied().filter(|took_s| took_s.is_finite());
         clients.into_iter().enumerate().map(|(at, client)| (client, response_time_s(at))).collect()
     }
 
-    /// The same row with every set of clients as a list, however large.
+    /// The same row with every set of clients as a list, in fleets of any size.
     pub(crate) fn with_lists(mut self) -> Row {
         if let Some(bits) = self.busy_bits.take() {
             self.busy = Some(members(&None, &Some(bits)));
@@ -444,12 +464,12 @@ impl Row {
         self
     }
 
-    /// Whether the model was judged after this round, though its loss may be no number.
+    /// Whether the model was evaluated after this round. The loss may be NaN.
     pub fn is_evaluated(&self) -> bool {
         self.loss.is_some()
     }
 
-    /// Reads a line; says whether a line that cannot be read may just be cut short.
+    /// Reads a line. The error distinguishes a truncated line from a row of another form.
     pub(crate) fn parse(line: &[u8]) -> Result<Row, LineError> {
         let row: Row = serde_json::from_slice(line).map_err(|error| match error.classify() {
             serde_json::error::Category::Data => LineError::NotARow(error.to_string()),
@@ -459,7 +479,7 @@ impl Row {
         Ok(row)
     }
 
-    /// Whether lists that belong together have one length.
+    /// Checks that lists of one entry per client have equal lengths.
     fn check(&self) -> Result<(), String> {
         let forms = [
             ("up", self.up.is_some(), self.up_bits.is_some()),
@@ -474,10 +494,10 @@ impl Row {
         if self.busy.is_some() && self.busy_bits.is_some() {
             return Err("needs either `busy` or `busy_bits`".to_owned());
         }
-        let n_probabilities = self.probabilities.as_ref().map_or(self.n_selected(), Vec::len);
+        let n_probabilities = self.inclusion_probabilities.as_ref().map_or(self.n_selected(), Vec::len);
         let lengths = [
             ("up", n_members(&self.up, &self.up_bits), "n_up", self.n_up as usize),
-            ("asked", self.n_selected(), "chances", n_probabilities),
+            ("asked", self.n_selected(), "inclusion_probabilities", n_probabilities),
             ("partial", self.n_partial(), "partial_steps", self.partial_steps.len()),
             ("late", self.late.len(), "late_base", self.late_base.len()),
             ("refused", self.refused.len(), "refused_why", self.refused_why.len()),
@@ -488,8 +508,8 @@ impl Row {
             return Err(format!("`{name}` holds {one} clients, but `{other_name}` is for {other}"));
         }
         let n_on_time = self.n_whole() + self.n_partial();
-        if !self.response_time_s.is_empty() && self.response_time_s.len() != n_on_time {
-            let n_times = self.response_time_s.len();
+        if !self.took_s.is_empty() && self.took_s.len() != n_on_time {
+            let n_times = self.took_s.len();
             return Err(format!(
                 "`whole` and `partial` hold {n_on_time} clients, but `took_s` is for {n_times}"
             ));
@@ -509,7 +529,7 @@ impl Row {
         }
     }
 
-    /// The lists that are left out where they say nothing, and the count of all.
+    /// Checks the optional lists of stand-ins, and their total.
     fn check_stand_ins(&self) -> Result<(), String> {
         let n_single = self.stand_in_for.len();
         let lists = [
@@ -540,7 +560,7 @@ impl Row {
     }
 }
 
-/// Who stood in for whom, list by list.
+/// Stand-ins of a round, one list per column.
 #[derive(Default)]
 struct StandIns {
     for_client: Vec<u32>,
@@ -584,16 +604,16 @@ impl StandIns {
     }
 }
 
-/// Why a line is no row.
+/// Why a line cannot be read as a row.
 #[derive(Debug)]
 pub(crate) enum LineError {
-    /// It may have been cut short while it was written.
+    /// The line may be truncated.
     NotJson(String),
-    /// It was written whole, but not by this format.
+    /// The line is complete JSON, but not a row.
     NotARow(String),
 }
 
-/// The one chance that all have, or each one's own; neither if none is known.
+/// The common inclusion probability, or a list of them. Both are `None` if none is known.
 fn common_or_each(all: Vec<Option<f64>>) -> (Option<f64>, Option<Vec<Option<f64>>>) {
     match all.first() {
         Some(&first) if all.iter().any(|&probability| probability != first) => (None, Some(all)),
@@ -601,7 +621,8 @@ fn common_or_each(all: Vec<Option<f64>>) -> (Option<f64>, Option<Vec<Option<f64>
     }
 }
 
-/// How long each client took that answered in time, NaN where nobody knows; nothing unless it is known of one of them.
+/// Response times in seconds of the clients that responded in time. NaN where unknown; empty if all are
+/// unknown.
 fn response_times_s(outcome: &Outcome, n_clients: usize) -> Vec<f64> {
     let fresh = &outcome.responses.fresh;
     if n_clients > MANY_CLIENTS {

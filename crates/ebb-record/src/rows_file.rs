@@ -1,6 +1,6 @@
-//! `rounds.jsonl` as it is added to. Rows that a run left beyond its checkpoint stay until their rounds are played again: then they
-//! are compared, and nothing is written where they are the same. One bit that flipped before that is found by
-//! the checksum of all of them, and put right.
+//! `rounds.jsonl`, open for appending. Rows after the checkpoint stay until their rounds are repeated. They
+//! are then compared, and equal rows are not written again. A single flipped bit before the checkpoint is
+//! detected by the checksum and corrected.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -9,32 +9,32 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::RowsPosition;
 use crate::disk;
 use crate::error::{IoContext, RecordError};
+use crate::old_names::in_current_names;
 use crate::{ROUNDS, Row, is_served};
 
-/// The file of a run, open to be added to.
+/// The file of a run, open for appending.
 #[derive(Debug)]
 pub(crate) struct RowsFile {
     folder: PathBuf,
     path: PathBuf,
     file: File,
-    /// How much of it belongs to the rounds so far.
+    /// Length in bytes of the rounds so far.
     len: u64,
     checksum: crc32fast::Hasher,
     next_round: u32,
-    /// What stands beyond, as long as that was not compared.
+    /// The later rows that were not compared yet.
     beyond: Option<BufReader<File>>,
-    /// Whether what stands beyond is from a journal, which makes it again to the byte.
+    /// Whether the rows come from a journal, which reproduces them to the byte.
     is_served: bool,
-    /// What was put right, in words.
+    /// A message about the correction at opening.
     repaired: Option<String>,
 }
 
-/// In rows of so many bytes a flipped bit is looked for, which takes some nanoseconds for each.
+/// Up to this length a flipped bit is searched for, which takes nanoseconds per byte.
 const MAX_REPAIRED_BYTES: u64 = 4 << 20;
 
 impl RowsFile {
-    /// Opens the file to go on from where a checkpoint stood, if its rows are those that the checkpoint
-    /// counts on.
+    /// Opens the file at the position of a checkpoint, if its rows match the checksum of the checkpoint.
     pub(crate) fn open(folder: &Path, position: RowsPosition) -> Result<RowsFile, RecordError> {
         let path = folder.join(ROUNDS);
         let file = File::options().append(true).create(true).open(&path).doing("opening", &path)?;
@@ -42,7 +42,7 @@ impl RowsFile {
         let found = file.metadata().doing("reading", &path)?.len();
         let RowsPosition { rows_len, rows_checksum, next_round } = position;
         if found < rows_len {
-            let message = format!("it has {found} bytes, and the checkpoint counts on {rows_len}");
+            let message = format!("it has {found} bytes, but the checkpoint expects {rows_len}");
             return Err(RecordError::damaged(&path, message));
         }
         let (mut checksum, mut end) = checksum_of_prefix(&mut beyond, rows_len).doing("reading", &path)?;
@@ -55,12 +55,12 @@ impl RowsFile {
             (checksum, end) = checksum_of_prefix(&mut beyond, rows_len).doing("reading", &path)?;
         }
         if end.is_some_and(|end| end != b'\n') {
-            let message = format!("no row ends at byte {rows_len}, where the checkpoint counts on it");
+            let message = format!("no row ends at byte {rows_len}, where the checkpoint expects it");
             return Err(RecordError::damaged(&path, message));
         }
         if rows_checksum.is_some_and(|expected| expected != checksum.clone().finalize()) {
             let message = format!(
-                "the rows of the first {next_round} rounds are not those whose checksum stands in the checkpoint after them"
+                "the checksum of the first {next_round} rows does not match that in the checkpoint after them"
             );
             return Err(RecordError::damaged(&path, message));
         }
@@ -78,12 +78,12 @@ impl RowsFile {
         })
     }
 
-    /// What was put right when it was opened, in words.
+    /// A message about the correction at opening.
     pub(crate) fn take_repair_message(&mut self) -> Option<String> {
         self.repaired.take()
     }
 
-    /// Where it stands now.
+    /// The position after the rounds so far.
     pub(crate) fn position(&self) -> RowsPosition {
         RowsPosition {
             rows_len: self.len,
@@ -92,25 +92,29 @@ impl RowsFile {
         }
     }
 
-    /// Adds the line of a round, or finds it there. What had to be said of it, if anything.
+    /// Adds the line of a round, or finds it in the file. Returns a warning if the recorded row differs.
     pub(crate) fn add(&mut self, line: &[u8], round: u32) -> Result<Option<String>, RecordError> {
         let old = self.next_beyond()?;
-        if old != line {
+        let current = in_current_names(&old);
+        let old_in_current_names = current.as_ref().unwrap_or(&old);
+        if old_in_current_names != line {
+            let is_whole = old.last() == Some(&b'\n');
             let warning =
-                if old.last() == Some(&b'\n') { Some(self.archive_from(&old, line, round)?) } else { None };
+                if is_whole { Some(self.archive_from(old_in_current_names, line, round)?) } else { None };
             if !old.is_empty() {
-                // Half a line is of a round that was not finished.
+                // A truncated line belongs to a round that was not finished.
                 self.cut()?;
             }
             self.write(line)?;
             self.advance(line, round);
             return Ok(warning);
         }
-        self.advance(line, round);
+        // A row of version 1 keeps its names.
+        self.advance(&old, round);
         Ok(None)
     }
 
-    /// After how many rounds the rows end that are there, those beyond among them.
+    /// The number of recorded rounds, including the later rows.
     pub(crate) fn n_recorded_rounds(&self) -> Result<u32, RecordError> {
         let mut from = File::open(&self.path).doing("opening", &self.path)?;
         from.seek(SeekFrom::Start(self.len)).doing("reading", &self.path)?;
@@ -120,7 +124,7 @@ impl RowsFile {
             n_lines = n_lines.saturating_add(1);
             all.extend(Row::parse(&line.doing("reading", &self.path)?).map(|row| row.round));
         }
-        // A row whose number is damaged says nothing.
+        // A row with a damaged number is ignored.
         let end = self.next_round.saturating_add(n_lines);
         n_rounds =
             all.into_iter().filter(|&round| round < end).map(|round| round + 1).fold(n_rounds, u32::max);
@@ -131,14 +135,14 @@ impl RowsFile {
         self.file.sync_all().doing("writing", &self.path)
     }
 
-    /// Keeps what stands beyond under a name of its own, and cuts it off. The name, if there was anything.
+    /// Copies the later rows to a file of their own, and removes them. Returns the copy, if there were any.
     pub(crate) fn archive_beyond(&mut self) -> Result<Option<PathBuf>, RecordError> {
         let copy = self.keep_copy(self.next_round)?;
         self.cut()?;
         Ok(copy)
     }
 
-    /// The next line beyond, with its end if it has one; nothing once there is none.
+    /// The next of the later lines, with its newline if it has one. Empty if there is none.
     fn next_beyond(&mut self) -> Result<Vec<u8>, RecordError> {
         let mut line = Vec::new();
         if let Some(from) = &mut self.beyond {
@@ -150,16 +154,17 @@ impl RowsFile {
         Ok(line)
     }
 
-    /// A row that is recorded otherwise than it is made now, with all after it.
+    /// Copies a recorded row that differs from the repeated one, and all rows after it.
     fn archive_from(&mut self, old: &[u8], line: &[u8], round: u32) -> Result<String, RecordError> {
         if self.is_served && !is_damage(old, line) {
             return Err(RecordError::JournalMismatch { folder: self.folder.clone(), round });
         }
         let copy = self
             .keep_copy(round)?
-            .map_or_else(String::new, |copy| format!("; what stood there is kept in {}", copy.display()));
+            .map_or_else(String::new, |copy| format!("; the old rows are kept in {}", copy.display()));
         Ok(format!(
-            "{}: the row of round {round} was recorded otherwise than it was made again now; the rows from there on are written anew{copy}",
+            "{}: the recorded row of round {round} differs from the repeated one; the rows from there on are \
+             written again{copy}",
             self.path.display()
         ))
     }
@@ -179,7 +184,7 @@ impl RowsFile {
             };
             let path = self.folder.join(name);
             match fs::read(&path) {
-                // From another time: a process may also have died right after it kept the same.
+                // An older copy may exist, and this one if a process died right after writing it.
                 Ok(there) if there != tail => {}
                 Ok(_) => return Ok(Some(path)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -199,8 +204,8 @@ impl RowsFile {
 
     fn write(&mut self, line: &[u8]) -> Result<(), RecordError> {
         if let Err(error) = self.file.write_all(line) {
-            // Half a line in the middle would be in the way; where it cannot be cut, the next process does
-            // so.
+            // A truncated line must not remain before the next one. If it cannot be removed, the next process
+            // removes it.
             let _ = self.file.set_len(self.len);
             return Err(error).doing("writing", &self.path);
         }
@@ -219,14 +224,15 @@ impl RowsFile {
     }
 }
 
-/// Puts one flipped bit right among the first bytes, if by that their checksum, which is off by this, becomes
-/// what it was, and the bytes a row. What was done, in words.
+/// Corrects one flipped bit among the first `len` bytes, if that makes their checksum match and every line a
+/// row. `checksum_xor` is the difference of the checksums. Returns a message about the correction.
 fn repair_flipped_bit(path: &Path, len: u64, checksum_xor: u32) -> Result<Option<String>, RecordError> {
     let mut bytes = Vec::new();
     File::open(path).and_then(|file| file.take(len).read_to_end(&mut bytes)).doing("reading", path)?;
     let Some((at, bit)) = find_flipped_bit(bytes.len(), checksum_xor) else { return Ok(None) };
     bytes[at] ^= 1 << bit;
-    // More damage than one bit can have the sum of one: then some row is no row, or not the one of its round.
+    // Other damage can have the checksum of one flipped bit. It then makes a line invalid, or a row of
+    // another round.
     let is_row = |(round, line): (u32, &[u8])| Row::parse(line).is_ok_and(|row| row.round == round);
     let lines = bytes.strip_suffix(b"\n").unwrap_or(&bytes).split(|&byte| byte == b'\n');
     if !(0..).zip(lines).all(is_row) {
@@ -237,17 +243,16 @@ fn repair_flipped_bit(path: &Path, len: u64, checksum_xor: u32) -> Result<Option
     let written = file.seek(SeekFrom::Start(at as u64)).and_then(|_| file.write_all(&bytes[at..=at]));
     written.and_then(|()| file.sync_all()).doing("writing", path)?;
     Ok(Some(format!(
-        "{}: bit {bit} of byte {at}, in the row of round {}, was flipped, as the checksum of the rows tells; it is put right. Look \
-         at the disk",
+        "{}: bit {bit} of byte {at}, in the row of round {}, was flipped, as the checksum of the rows shows. It is \
+         corrected; check the disk",
         path.display(),
         round
     )))
 }
 
-/// Which byte and bit of so many must have flipped for CRC-32 to be off by this. No two of less than half a
-/// gigabyte do the same.
+/// The byte and bit whose flip changes the CRC-32 by `checksum_xor`. It is unique below half a gigabyte.
 fn find_flipped_bit(len: usize, checksum_xor: u32) -> Option<(usize, u8)> {
-    // How far the sum is off when the bit is in the last byte, and then in each before it.
+    // The change of the CRC-32 by each bit of the last byte, then of each byte before it.
     let mut xors: [u32; 8] = std::array::from_fn(|bit| CRC_TABLE[1 << bit]);
     for at in (0..len).rev() {
         if let Some(bit) = xors.iter().position(|&one| one == checksum_xor) {
@@ -258,7 +263,7 @@ fn find_flipped_bit(len: usize, checksum_xor: u32) -> Option<(usize, u8)> {
     None
 }
 
-/// What a byte does to CRC-32.
+/// The table of CRC-32, by byte.
 const CRC_TABLE: [u32; 256] = {
     let mut steps = [0; 256];
     let mut byte = 0;
@@ -274,7 +279,7 @@ const CRC_TABLE: [u32; 256] = {
     steps
 };
 
-/// The checksum of the first bytes, and the last of them.
+/// The checksum of the first `len` bytes, and the last of them.
 fn checksum_of_prefix(from: &mut impl BufRead, len: u64) -> io::Result<(crc32fast::Hasher, Option<u8>)> {
     let (mut checksum, mut end, mut remaining) = (crc32fast::Hasher::new(), None, len);
     while remaining > 0 {
@@ -291,7 +296,8 @@ fn checksum_of_prefix(from: &mut impl BufRead, len: u64) -> io::Result<(crc32fas
     Ok((checksum, end))
 }
 
-/// Whether a line is no row, or off by one byte: another course of the run would make another row.
+/// Whether a recorded line is damaged: no row, or different in a single byte. Another history of the run
+/// would change more.
 fn is_damage(old: &[u8], line: &[u8]) -> bool {
     let n_different = old.iter().zip(line).filter(|(old, new)| old != new).count();
     Row::parse(old.strip_suffix(b"\n").unwrap_or(old)).is_err()
@@ -311,7 +317,7 @@ mod tests {
             let (mut bytes, bit) = (whole.clone(), (at % 8) as u8);
             bytes[at] ^= 1 << bit;
             assert_eq!(find_flipped_bit(bytes.len(), crc32fast::hash(&bytes) ^ wanted), Some((at, bit)));
-            // Two are none.
+            // Two flipped bits are not taken for one.
             bytes[(at + 9) % 3000] ^= 1;
             assert_eq!(find_flipped_bit(bytes.len(), crc32fast::hash(&bytes) ^ wanted), None, "byte {at}");
         }

@@ -1,4 +1,5 @@
-//! How selection went: who was asked how often, who of them answered, and what the best fixed choice would have earned.
+//! Statistics of client selection: selections, participation, and the regret against the best fixed
+//! allocation.
 
 use std::collections::BTreeMap;
 
@@ -9,45 +10,47 @@ use crate::Row;
 use crate::clients::MANY_CLIENTS;
 use crate::nan_as_null::some_number;
 
-/// How selection went, over all rounds. What cannot be said is left out.
+/// Statistics of client selection over all rounds. Unknown values are omitted.
 ///
-/// As in a [`Row`], a number that JSON cannot hold is written `null` and read as NaN.
+/// As in a [`Row`], a number that JSON cannot represent is written as `null` and read as NaN.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Selection {
-    /// How often somebody was asked.
+    /// The number of selections.
     pub asked: u64,
-    /// Cumulative effective participation: how often somebody who was asked answered in time, in full or in part.
+    /// Cumulative effective participation: the number of selected clients that responded in time, wholly or
+    /// partially.
     pub cep: u64,
     /// `cep` as a share of `asked`.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub success_ratio: Option<f64>,
-    /// Jain's index of how often each client was asked: 1 if all were equally often, one over their number if one always was.
+    /// Jain's index of the selection counts: 1 if all clients were selected equally often, 1/n if always the
+    /// same one.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub jain: Option<f64>,
-    /// In how many rounds some client was in overflow: asked for certain, because its weight is too large. Where the
-    /// selector notes it, as the next.
+    /// The number of rounds with a client in overflow: selected with probability 1, because its weight
+    /// exceeds the cap. Present if the selector reports it, like the next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overflow_rounds: Option<u64>,
-    /// The most rounds that any one client was in overflow.
+    /// The most rounds in which one client was in overflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overflow_most: Option<u64>,
-    /// What the best fixed allocation would have earned, chosen by somebody who knew who would answer, minus `cep`. An oracle.
+    /// Effective participation of the best fixed allocation in hindsight, minus `cep`. Oracle.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_regret: Option<f64>,
-    /// What E3CS's theorem says that the regret does not exceed, at the rate it ran with.
+    /// Upper bound of the regret by theorem 1 of E3CS, at the run's learning rate of the selector.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub regret_bound: Option<f64>,
-    /// The same at the rate for which it is least.
+    /// The same bound at the learning rate that minimises it.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub regret_bound_least: Option<f64>,
-    /// How often each client was asked, from client 0; empty where more than 4096 ever enrolled.
+    /// The selection count of each client, from client 0. Empty if more than 4096 ever enrolled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub selections: Vec<u32>,
 }
 
-/// The measures of selection in the making, row by row.
+/// Accumulates the statistics of selection row by row.
 ///
-/// A row takes time for those that were asked and, in fleets of up to 4096 clients, for those that were up.
+/// A row costs time proportional to the selected clients and, in fleets of up to 4096 clients, to those up.
 #[derive(Clone, Debug)]
 pub struct SelectionTally {
     n_selected: u64,
@@ -56,7 +59,7 @@ pub struct SelectionTally {
     joined: Bits,
     overflow_rounds: Option<u64>,
     max_overflow_rounds: Option<u64>,
-    /// Those that were asked minus all quotas, over all rounds.
+    /// Selected clients minus the sum of all quotas, over all rounds.
     above_quota: f64,
     bounds: Option<RegretBounds>,
     hindsight: Option<Hindsight>,
@@ -81,7 +84,7 @@ impl Default for SelectionTally {
 }
 
 impl SelectionTally {
-    /// Takes one round in.
+    /// Adds one round.
     pub fn add(&mut self, row: &Row) {
         let selected = row.selected();
         self.n_selected += selected.len() as u64;
@@ -97,14 +100,14 @@ impl SelectionTally {
             *self.overflow_rounds.get_or_insert(0) += u64::from(overflow > 0.0);
         }
         if let Some(&max_overflow) = row.notes.get("overflow_most") {
-            // The selector counts from its first round on, so the latest figure is the largest.
+            // The selector counts from its first round, so the latest value is the largest.
             self.max_overflow_rounds = Some(max_overflow as u64);
         }
-        // One fixed allocation, and the theorem, are about one set of clients.
+        // A fixed allocation and the theorem assume one set of clients.
         if self.n_rounds > 0 && !(row.joined.is_empty() && row.left.is_empty()) {
             (self.bounds, self.hindsight) = (None, None);
         }
-        // Nor are they about a selector that draws among those it sees are up.
+        // They also assume a selector that draws among all enrolled clients, not only those up.
         if row.notes.get("members").is_some_and(|&members| members != f64::from(row.n_enrolled)) {
             (self.bounds, self.hindsight) = (None, None);
         }
@@ -117,25 +120,25 @@ impl SelectionTally {
         self.n_rounds += 1;
     }
 
-    /// How often somebody was asked so far.
+    /// The number of selections so far.
     pub fn n_selected(&self) -> u64 {
         self.n_selected
     }
 
-    /// How often somebody who was asked answered in time so far.
+    /// The cumulative effective participation so far.
     pub fn cep(&self) -> u64 {
         self.cep
     }
 
-    /// How often each client was asked so far, from client 0, however many there are.
+    /// The selection count of each client so far, from client 0, in fleets of any size.
     pub fn selections(&self) -> &[u32] {
         &self.selections
     }
 
-    /// What it comes to so far.
+    /// The statistics so far.
     pub fn result(&self) -> Selection {
         let small = self.selections.len() <= MANY_CLIENTS;
-        // Quotas that come to more than was ever asked were not meant for everybody enrolled.
+        // If the quotas sum to more than the selections, they were not meant for all enrolled clients.
         let quotas_are_for_all = self.n_rounds > 0 && self.above_quota > -1e-6 * self.n_selected as f64;
         let (bounds, above_quota) = (self.bounds.filter(|_| quotas_are_for_all), self.above_quota.max(0.0));
         let gain = self.hindsight.as_ref().filter(|_| quotas_are_for_all).map(Hindsight::best_gain);
@@ -154,7 +157,7 @@ impl SelectionTally {
     }
 }
 
-/// Jain's index of fairness: the square of the sum over so many times the sum of squares. `None` if all is zero.
+/// Jain's index of fairness: `(sum x)^2 / (n sum x^2)`. `None` if all counts are zero.
 fn jain_index(counts: &[u32], n_clients: usize) -> Option<f64> {
     let sum: f64 = counts.iter().map(|&count| f64::from(count)).sum();
     let squares: f64 = counts.iter().map(|&count| f64::from(count) * f64::from(count)).sum();
@@ -162,13 +165,13 @@ fn jain_index(counts: &[u32], n_clients: usize) -> Option<f64> {
     (sum > 0.0).then(|| sum * sum / (n_clients as f64 * squares))
 }
 
-/// What a round has to give away: a quota to each client, and what is left of the cohort after that.
+/// The selection budget of a round: a quota per client, and the rest of the cohort.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Budget {
     n_clients: f64,
-    /// The least chance of each client: sigma.
+    /// The minimum inclusion probability of each client: `sigma`.
     quota: f64,
-    /// Those that are to be asked minus all quotas: k - K sigma.
+    /// The cohort size minus the sum of the quotas: `k - K sigma`.
     above_quota: f64,
 }
 
@@ -176,12 +179,13 @@ impl Budget {
     fn of(row: &Row, n_asked: usize) -> Budget {
         let n_clients = f64::from(row.n_enrolled);
         let quota = row.notes.get("quota").copied().unwrap_or(0.0);
-        // How many are asked may vary; what is given away does not.
+        // The number of selected clients may vary, the budget does not.
         let above_quota = row.notes.get("above_quota").copied();
         Budget { n_clients, quota, above_quota: above_quota.unwrap_or(n_asked as f64 - n_clients * quota) }
     }
 
-    /// How many clients can be asked for certain with so much beside the quotas, and what chance is left for the next in line.
+    /// How many clients this budget above the quotas raises to probability 1, and what it adds for the next
+    /// client.
     fn allocate(&self, above_quota: f64) -> (usize, f64) {
         let cap = 1.0 - self.quota;
         if cap <= 0.0 {
@@ -192,8 +196,8 @@ impl Budget {
     }
 }
 
-/// What goes into the bounds of E3CS's theorem 1: eta * sum(k - K sigma) + (K / eta) ln K, and at the best eta
-/// 2 sqrt(sum(K (k - K sigma)) ln K).
+/// The terms of theorem 1 of E3CS. The bound is `eta sum(k - K sigma) + (K / eta) ln K`. At the best `eta` it
+/// is `2 sqrt(sum(K (k - K sigma)) ln K)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct RegretBounds {
     n_clients: f64,
@@ -201,7 +205,7 @@ struct RegretBounds {
 }
 
 impl RegretBounds {
-    /// With one more round; `None` if its rate is not that of the others, or unknown.
+    /// Adds a round. `None` if its learning rate is unknown, or differs from that of the earlier rounds.
     fn with_round(mut self, budget: &Budget, eta: Option<&f64>) -> Option<RegretBounds> {
         let eta = *eta?;
         if !(budget.above_quota.is_finite() && eta > 0.0) || self.eta.is_some_and(|before| before != eta) {
@@ -221,32 +225,35 @@ impl RegretBounds {
     }
 }
 
-/// Sums enough to say, once all rounds are over, what the best fixed allocation would have earned: clients in the order
-/// of their successes, the first asked for certain until the round's budget is used, everybody at least by quota.
+/// The sums that give the effective participation of the best fixed allocation after the last round. It
+/// orders clients by successes: the first are selected with probability 1 up to the budget, all others by
+/// quota.
 #[derive(Clone, Debug, Default)]
 struct Hindsight {
-    /// In how many rounds each client would have answered.
+    /// The number of rounds in which each client would have responded.
     successes: Vec<u32>,
-    /// What the quotas alone earned.
+    /// Effective participation from the quotas alone.
     quota_gain: f64,
-    /// By how many clients a round can ask for certain, and by client: what it would have earned beyond its quota if it
-    /// were one of those, and if it were the next in line.
+    /// By the number of clients that a round can raise to probability 1: for each client, its gain above its
+    /// quota if it is one of them, and if it is the next.
     beyond_quota: BTreeMap<usize, Vec<[f64; 2]>>,
 }
 
-/// The sums of so many clients in all are kept: 32 MB.
+/// The largest number of sums kept: 32 MB.
 const MAX_SUMS: usize = 1 << 21;
 
 impl Hindsight {
-    /// With one more round; `None` if nobody knows who would have answered in it, or if it takes too much memory.
+    /// Adds a round. `None` if the clients that would have responded are unknown, or the sums need too much
+    /// memory.
     fn with_round(mut self, row: &Row, selected: &[u32], budget: &Budget) -> Option<Hindsight> {
-        let silent = row.oracle_silent.as_ref()?;
+        let silent = row.oracle_absent_if_selected.as_ref()?;
         let mut would_respond = row.up();
         let last = would_respond.last().map_or(0, |&client| client as usize + 1);
         would_respond.retain(|client| silent.binary_search(client).is_err());
         let n_clients = self.successes.len().max(row.n_enrolled as usize).max(last);
         self.successes.resize(n_clients, 0);
-        // An answer that could not be used counts for nobody, nor does what came because somebody was quicker.
+        // Refused updates count for no client, nor do updates that were late because other clients were
+        // faster.
         let n_on_time = row.n_whole() + row.n_partial();
         let as_expected = n_common(selected, &would_respond) == n_on_time
             && n_common(&row.whole(), &would_respond) + n_common(&row.partial(), &would_respond) == n_on_time;
@@ -283,7 +290,7 @@ impl Hindsight {
     }
 }
 
-/// How many clients are in both of two ascending lists.
+/// The number of clients in both of two ascending lists.
 fn n_common(ones: &[u32], others: &[u32]) -> usize {
     let mut others = others.iter().peekable();
     let is_shared = |one: &&u32| {
@@ -300,7 +307,8 @@ mod tests {
     use super::*;
     use crate::row::tests::{census, client_update, outcome};
 
-    /// A round in which these were up and those asked; whoever is both answered, unless it is one of the silent.
+    /// A row of a round with these clients up and these selected. A selected client that is up responds,
+    /// unless it is in `silent`.
     fn row(number: u32, n_clients: usize, up: &[usize], selected: &[usize], silent: &[usize]) -> Row {
         let mut outcome = outcome(number);
         let everybody = (0..n_clients).map(ClientId::new).collect();
@@ -308,7 +316,7 @@ mod tests {
         let selected_ids = selected.iter().map(|&idx| ClientId::new(idx));
         outcome.cohort = ebb_round::Cohort::by_deadline(selected_ids);
         let responds = |idx: &&usize| up.contains(idx) && !silent.contains(idx);
-        // The first of them is cut off halfway: partial answers count.
+        // The first one does half of the work: partial updates count.
         let on_time = selected.iter().filter(responds).enumerate();
         outcome.responses.fresh =
             on_time.map(|(at, &idx)| client_update(idx, number, if at == 0 { 5 } else { 10 }, 0.5)).collect();
@@ -343,7 +351,8 @@ mod tests {
             row(2, 4, &[0, 1, 3], &[0, 1], &[]),
         ];
         let found = selection(&rows);
-        // Asked 2, 2, 2; answered 0; 1; 0 and 1. Client 1 was up in three rounds and client 0 in two: the pair earns 5.
+        // Selected 2, 2, 2; responded 0; 1; 0 and 1. Client 1 was up in three rounds, client 0 in two: the
+        // pair earns 5.
         let expected = Selection {
             asked: 6,
             cep: 4,
@@ -360,26 +369,28 @@ mod tests {
     }
 
     #[test]
-    fn whoever_fails_when_selected_is_no_success() {
-        // All four are always up, but 1 fails twice and 3 once; 0 and 1 are asked.
+    fn a_selected_client_that_fails_is_no_success() {
+        // All four are always up, but 1 fails twice and 3 once. Clients 0 and 1 are selected.
         let all = [0, 1, 2, 3];
         let rows = [row(0, 4, &all, &[0, 1], &[1, 3]), row(1, 4, &all, &[0, 1], &[1])];
         let found = selection(&rows);
-        // 0 and 2 would have earned 4, and 2 were earned.
+        // Clients 0 and 2 would have earned 4, and 2 were earned.
         assert_eq!((found.cep, found.oracle_regret), (2, Some(2.0)));
     }
 
     #[test]
-    fn quotas_bound_what_the_best_could_be_given() {
-        // Four clients, two asked, quota 0.25: 1 is left, which is one client for certain and a third of the next.
+    fn quotas_bound_the_best_allocation() {
+        // Four clients, two selected, quota 0.25: the rest is 1, one client with probability 1 and a third of
+        // the next.
         let one = with_metrics(row(0, 4, &[0, 1, 2], &[0, 1], &[]), &[("quota", 0.25)]);
-        // By quota alone: 3 times 0.25; client 0 adds 0.75, and client 1 what is left, 0.25.
+        // By quota alone 3 * 0.25. Client 0 adds 0.75, and client 1 the rest, 0.25.
         close(selection(std::slice::from_ref(&one)).oracle_regret, 0.75 + 0.75 + 0.25 - 2.0, 1e-12);
-        // Then without a quota, where clients 2 and 3 are up: client 2 is first with two successes, then client 0.
+        // Then without a quota, with clients 2 and 3 up: client 2 is first with two successes, then client 0.
         let two = with_metrics(row(1, 4, &[2, 3], &[0, 1], &[]), &[("quota", 0.0)]);
-        // Round one: 0.75 + 0.75 (client 2) + 0.25 (client 0). Round two: client 2 for certain, client 0 is down.
+        // Round one: 0.75 + 0.75 (client 2) + 0.25 (client 0). Round two: client 2 with probability 1, client
+        // 0 is down.
         close(selection(&[one, two]).oracle_regret, 1.75 + 1.0 - 2.0, 1e-12);
-        // A quota that uses up the cohort leaves nothing to choose.
+        // Quotas that sum to the cohort leave nothing to allocate.
         let fair = with_metrics(row(0, 4, &[0, 1, 2], &[0, 1], &[]), &[("quota", 0.5)]);
         close(selection(&[fair]).oracle_regret, 1.5 - 2.0, 1e-12);
     }
@@ -391,7 +402,7 @@ mod tests {
         assert_eq!((found.cep, found.jain, found.oracle_regret), (3, Some(1.0), Some(0.0)));
     }
 
-    /// As many rounds, in which the first 20 of 100 clients are up and asked.
+    /// This many rounds, in which the first 20 of 100 clients are up and selected.
     fn rounds(n_rounds: u32, quota: impl Fn(u32) -> f64) -> Selection {
         let first: Vec<_> = (0..20).collect();
         let one = |number| {
@@ -414,7 +425,7 @@ mod tests {
             close(found.regret_bound, at_half, 0.005);
             assert_eq!((found.overflow_rounds, found.overflow_most), (Some(2500), Some(7)));
         }
-        // At its best rate, the bound is the least one.
+        // At the best learning rate, the two bounds are equal.
         for (eta, spare, least) in
             [(0.095971, 50_000.0, 9597.05), (0.135723, 25_000.0, 6786.14), (0.214597, 10_000.0, 4291.93)]
         {
@@ -425,11 +436,12 @@ mod tests {
 
     #[test]
     fn a_schedule_adds_up_over_its_rounds() {
-        // A quarter of the rounds without a quota, then all of the cohort by quota: 625 * 20 are left to choose.
+        // A quarter of the rounds without a quota, then the whole cohort by quota: 625 * 20 are left to
+        // allocate.
         let found = rounds(2500, |number| if number < 625 { 0.0 } else { 0.2 });
         let spare: f64 = 625.0 * 20.0;
         close(found.regret_bound, 0.5 * spare + 200.0 * 100.0_f64.ln(), 1e-6);
-        // The first 20 always answer: with freedom that is what the best earns, by quota a fifth of it.
+        // The first 20 always respond. Without a quota the best allocation earns all of it, by quota a fifth.
         close(found.oracle_regret, 625.0 * 20.0 + 1875.0 * 4.0 - 2500.0 * 20.0, 1e-6);
     }
 
@@ -444,38 +456,39 @@ mod tests {
 
     #[test]
     fn quotas_for_fewer_clients_than_are_enrolled_have_no_regret() {
-        // Two of those up are asked, each of whom had at least 0.75: that cannot be everybody's quota.
+        // Two of the clients up are selected, each with at least 0.75: that cannot be the quota of all
+        // clients.
         let only_up = with_metrics(row(0, 4, &[0, 1], &[0, 1], &[]), &[("quota", 0.75), ("eta", 0.5)]);
         let found = selection(std::slice::from_ref(&only_up));
         assert_eq!((found.cep, found.oracle_regret, found.regret_bound), (2, None, None));
-        // One that says among how many it drew is taken at its word.
+        // A selector that reports the number of its candidates is believed.
         let metrics = [("quota", 0.25), ("eta", 0.5), ("above_quota", 1.5), ("members", 2.0)];
         let found = selection(&[with_metrics(row(0, 4, &[0, 1], &[0, 1], &[]), &metrics)]);
         assert_eq!((found.cep, found.oracle_regret, found.regret_bound), (2, None, None));
-        // A cohort of random size has other numbers from round to round; what there was to give has not.
+        // The size of a random cohort varies from round to round, its budget does not.
         let metrics = [("quota", 0.25), ("eta", 0.5), ("above_quota", 1.0), ("members", 4.0)];
         let rounds =
             [&[0][..], &[0, 1, 2]].map(|selected| with_metrics(row(0, 4, &[0, 1], selected, &[]), &metrics));
         let found = selection(&rounds[..1]);
         close(found.regret_bound, 0.5 + 8.0 * 4.0_f64.ln(), 1e-12);
-        // Half by quota, .75 to the first and a quarter to the second.
+        // Half by quota, 0.75 to the first and a quarter to the second.
         close(found.oracle_regret, 0.5 + 0.75 + 0.25 - 1.0, 1e-12);
         close(selection(&rounds[1..]).oracle_regret, 0.5 + 0.75 + 0.25 - 2.0, 1e-12);
     }
 
     #[test]
-    fn what_nobody_knows_is_left_out() {
-        // In one round nobody can say who would have answered, though all that were asked did.
+    fn unknown_values_are_omitted() {
+        // In one round it is unknown who would have responded, although all selected clients did.
         let mut unknown = row(1, 4, &[0, 1], &[0, 1], &[]);
-        unknown.oracle_silent = None;
+        unknown.oracle_absent_if_selected = None;
         let found = selection(&[row(0, 4, &[0, 1], &[0, 1], &[]), unknown]);
         assert_eq!((found.cep, found.oracle_regret), (4, None));
-        // Client 1 should have answered, and was not heard.
+        // Client 1 would have responded, but its update is missing.
         let mut lost = row(1, 4, &[0, 1], &[0, 1], &[1]);
-        lost.oracle_silent = Some(Vec::new());
+        lost.oracle_absent_if_selected = Some(Vec::new());
         let found = selection(&[row(0, 4, &[0, 1], &[0, 1], &[]), lost]);
         assert_eq!((found.cep, found.oracle_regret), (3, None));
-        // Somebody joined later.
+        // A client joined later.
         let mut newcomer = row(1, 4, &[0, 1], &[0, 1], &[]);
         newcomer.joined = vec![[4, 5]];
         let found = selection(&[row(0, 4, &[0, 1], &[0, 1], &[]), newcomer]);

@@ -1,7 +1,7 @@
-//! Who is how alike: one Parquet file for each checkpoint of a run whose substitution knows.
+//! Similarities of pairs of clients: one Parquet file per checkpoint, if the substitution compares clients.
 //!
-//! Columns are plain and uncompressed, so that the file's length says how many pairs it can hold. Its checksum stands in the
-//! footer, computed as if it were zeros there; a file that does not match it is never parsed.
+//! Columns are plain and uncompressed, so that the length of the file bounds the number of pairs. The footer
+//! has a checksum, computed with zeros in its own place. A file that does not match it is never parsed.
 
 use std::fs;
 use std::io;
@@ -22,7 +22,10 @@ use parquet::schema::parser::parse_message_type;
 
 use crate::error::{IoContext, RecordError};
 use crate::table::write_column;
-use crate::{SIMILARITIES, VERSION, disk, is_served};
+use crate::{SIMILARITIES, disk, is_served};
+
+/// The version of the file, which is not that of the record.
+const VERSION: u32 = 1;
 
 const SCHEMA: &str = "message friends {
     required int32 client (INTEGER(32,false));
@@ -32,45 +35,45 @@ const SCHEMA: &str = "message friends {
     required int32 last_met (INTEGER(32,false));
 }";
 
-/// What a pair takes in the file, at least.
+/// The least number of bytes of a pair.
 const PAIR_BYTES: u64 = 4 + 4 + 8 + 4 + 4;
 
-/// Pairs in a row group.
+/// The number of pairs in a row group.
 const PAIRS_PER_ROW_GROUP: usize = 1 << 20;
 
-/// The key under which version and checksum stand, what is before the checksum, and the checksum of a file that has none.
+/// The key of version and checksum, the mark before the checksum, and its placeholder.
 const METADATA_KEY: &str = "ebbflow-friends";
 const CHECKSUM_MARK: &[u8] = b" crc32:";
 const ZERO_CHECKSUM: &[u8; 8] = b"00000000";
 
-/// How alike two clients are.
+/// The similarity of two clients.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimilarityPair {
-    /// One of the two.
+    /// The client with the lower number.
     pub client: u32,
-    /// The other, whose number is higher.
+    /// The client with the higher number.
     pub other: u32,
-    /// The mean of what was seen.
+    /// The mean observed similarity.
     pub similarity: f64,
-    /// In how many rounds both answered.
+    /// The number of rounds in which both responded.
     pub n_shared_rounds: u32,
-    /// The last of them.
+    /// The last round in which both responded.
     pub last_shared_round: u32,
 }
 
-/// Where the friends after so many rounds stand in a run's folder.
+/// The path of the similarities after this many rounds.
 pub(crate) fn path(folder: &Path, n_rounds: u32) -> PathBuf {
     folder.join(SIMILARITIES).join(format!("round-{n_rounds:06}.parquet"))
 }
 
-/// After how many rounds friends were written, ascending.
+/// The numbers of rounds after which similarities were written, ascending.
 pub(crate) fn rounds(folder: &Path) -> Result<Vec<u32>, RecordError> {
     let mut rounds: Vec<_> = file_names(folder)?.iter().filter_map(|name| n_rounds_in_name(name)).collect();
     rounds.sort_unstable();
     Ok(rounds)
 }
 
-/// Puts the friends after so many rounds in place.
+/// Writes the similarities after this many rounds.
 pub(crate) fn write(folder: &Path, n_rounds: u32, all: &SimilarityMatrix) -> Result<(), RecordError> {
     let below = folder.join(SIMILARITIES);
     if !below.is_dir() {
@@ -82,7 +85,7 @@ pub(crate) fn write(folder: &Path, n_rounds: u32, all: &SimilarityMatrix) -> Res
     disk::replace_with(&path, &bytes)
 }
 
-/// The friends after so many rounds, ascending by the higher client, then by the lower.
+/// Reads the similarities after this many rounds, ascending by the higher client, then the lower.
 pub(crate) fn read(folder: &Path, n_rounds: u32) -> Result<Vec<SimilarityPair>, RecordError> {
     let path = path(folder, n_rounds);
     let bytes = fs::read(&path).doing("reading", &path)?;
@@ -100,7 +103,7 @@ pub(crate) fn read(folder: &Path, n_rounds: u32) -> Result<Vec<SimilarityPair>, 
     })
 }
 
-/// Removes those after so many rounds.
+/// Removes the similarities after this many rounds.
 pub(crate) fn remove(folder: &Path, n_rounds: u32) -> Result<(), RecordError> {
     let path = path(folder, n_rounds);
     match fs::remove_file(&path) {
@@ -109,7 +112,7 @@ pub(crate) fn remove(folder: &Path, n_rounds: u32) -> Result<(), RecordError> {
     }
 }
 
-/// Removes what was cut short.
+/// Removes incomplete files.
 pub(crate) fn remove_torn(folder: &Path) -> Result<(), RecordError> {
     for name in file_names(folder)? {
         if name.strip_suffix(".new").is_some_and(|name| n_rounds_in_name(name).is_some()) {
@@ -177,14 +180,14 @@ fn map_pairs<P, T>(pairs: &[P], of: impl Fn(&P) -> T) -> Vec<T> {
     pairs.iter().map(of).collect()
 }
 
-/// Where the checksum stands.
+/// The offset of the checksum.
 fn checksum_offset(bytes: &[u8]) -> Option<usize> {
     let at =
         bytes.windows(CHECKSUM_MARK.len()).rposition(|window| window == CHECKSUM_MARK)? + CHECKSUM_MARK.len();
     (at + ZERO_CHECKSUM.len() <= bytes.len()).then_some(at)
 }
 
-/// Why a file holds no friends.
+/// Why a file cannot be read as similarities.
 #[derive(Debug)]
 enum ParseError {
     Newer(u32),
@@ -217,17 +220,17 @@ fn parse(mut bytes: Vec<u8>) -> Result<Vec<SimilarityPair>, ParseError> {
         .find_map(|version_stamp| version_stamp.value.as_deref());
     let version = version_stamp.and_then(|version_stamp| version_stamp.split(' ').next()?.parse().ok());
     match version {
-        None => return damaged("it does not say its version"),
+        None => return damaged("it has no version"),
         Some(version) if version > VERSION => return Err(ParseError::Newer(version)),
         Some(_) => {}
     }
     let schema = parse_message_type(SCHEMA).expect("names and types that Parquet knows");
     if metadata.schema() != &schema {
-        return damaged("it has other columns than friends have");
+        return damaged("its columns are not those of similarities");
     }
     let n_pairs = u64::try_from(metadata.num_rows()).unwrap_or(u64::MAX);
     if n_pairs.saturating_mul(PAIR_BYTES) > n_bytes {
-        return damaged(format!("it cannot hold {n_pairs} pairs in {n_bytes} bytes"));
+        return damaged(format!("{n_bytes} bytes cannot hold {n_pairs} pairs"));
     }
     read_pairs(&reader, n_pairs as usize)
 }
@@ -261,7 +264,7 @@ fn read_pairs(
     }
 }
 
-/// The values of a column, each made from its bytes.
+/// The values of a column, decoded from their bytes.
 fn read_column<const N: usize, T>(
     reader: &SerializedFileReader<Bytes>,
     column: usize,
@@ -295,7 +298,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// So many clients, 3 apart, of which every pair but those whose numbers differ by 6 met.
+    /// A matrix of `n_clients` clients, numbered in steps of 3. All pairs met, except those whose numbers
+    /// differ by 6.
     pub(crate) fn similarity_matrix(n_clients: u32) -> SimilarityMatrix {
         let mut all = SimilarityMatrix::default();
         for high in 0..n_clients {
@@ -377,7 +381,7 @@ pub(crate) mod tests {
         assert!(error.ends_with(&expected), "{error}");
     }
 
-    /// The file with a text replaced where it first stands, and a checksum that fits.
+    /// The file with the first occurrence of a text replaced, and a matching checksum.
     fn with_valid_checksum(mut bytes: Vec<u8>, from: &[u8], to: &[u8]) -> Vec<u8> {
         let at = bytes.windows(from.len()).position(|window| window == from).unwrap();
         bytes[at..at + to.len()].copy_from_slice(to);
@@ -396,9 +400,9 @@ pub(crate) mod tests {
             Err(ParseError::Newer(9))
         ));
         let found = message(with_valid_checksum(whole.clone(), b"1 crc32:", b"x crc32:"));
-        assert_eq!(found, "it does not say its version");
+        assert_eq!(found, "it has no version");
         let found = message(with_valid_checksum(whole, b"similarity", b"similaritu"));
-        assert_eq!(found, "it has other columns than friends have");
+        assert_eq!(found, "its columns are not those of similarities");
         let mut all = similarity_matrix(3);
         all.pairs.reverse();
         assert_eq!(message(to_parquet(&all).unwrap()), "pair 1 does not follow the one before it");

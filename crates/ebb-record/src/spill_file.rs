@@ -1,4 +1,4 @@
-//! A file without a name, for what does not fit in memory: the system takes it back when the process ends, however it ends.
+//! A spill store in a file without a name. The system deletes it when the process ends.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use ebb_round::SpillStore;
 
-/// A shelf in a folder; nothing is there until something is put on it.
+/// A spill store in a folder. The file is created at the first write.
 #[derive(Debug)]
 pub struct SpillFile {
     folder: PathBuf,
@@ -14,7 +14,7 @@ pub struct SpillFile {
 }
 
 impl SpillFile {
-    /// In the folder of a run, whose disk is meant to hold much, while that of temporary files may be memory.
+    /// A spill store in the folder of a run. The folder of temporary files may be in memory.
     pub fn new(folder: &Path) -> SpillFile {
         SpillFile { folder: folder.to_owned(), file: None }
     }
@@ -44,7 +44,8 @@ impl SpillStore for SpillFile {
         if let Err(error) = self.read(at, bytes) {
             let folder = self.folder.display();
             panic!(
-                "{folder}: what clients sent, put on disk here, cannot be read again: {error}; the last checkpoint is whole, resume from it"
+                "{folder}: the vectors of clients that were stored here cannot be read: {error}; the last checkpoint is \
+                 intact, so resume from it"
             )
         }
     }
@@ -55,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_there_is_read_again_and_leaves_no_file() {
+    fn stored_bytes_are_read_again_and_leave_no_file() {
         let folder = tempfile::tempdir().unwrap();
         let mut spill = SpillFile::new(folder.path());
         assert!(spill.put(4, b"flow") && spill.put(0, b"ebb ") && spill.put(4, b"FLOW"));

@@ -1,17 +1,17 @@
-//! Means over repeated runs, and how far they can be trusted.
+//! Means over repeated runs, with confidence intervals.
 
 use std::collections::BTreeMap;
 
-/// A mean over independent values, and how far from it the true mean may lie.
+/// A mean over independent values, with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// How many values.
+    /// The number of values.
     pub n_values: usize,
-    /// Their mean.
+    /// The mean of the values.
     pub mean: f64,
-    /// Their sample standard deviation; unknown for a single value.
+    /// The sample standard deviation. `None` for a single value.
     pub std: Option<f64>,
-    /// Half the width of the 95 % confidence interval around the mean; unknown for a single value.
+    /// Half the width of the 95 % confidence interval around the mean. `None` for a single value.
     pub half_width: Option<f64>,
 }
 
@@ -22,19 +22,19 @@ impl Estimate {
     }
 }
 
-/// The mean, unless there is no value.
+/// The mean. `None` without values.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// The sample standard deviation, of at least two values.
+/// The sample standard deviation. `None` for fewer than two values.
 pub fn standard_deviation(values: &[f64]) -> Option<f64> {
     let mean = mean(values).filter(|_| values.len() > 1)?;
     let squares: f64 = values.iter().map(|value| (value - mean) * (value - mean)).sum();
     Some((squares / (values.len() - 1) as f64).sqrt())
 }
 
-/// The mean with its interval, unless there is no value.
+/// The mean with its confidence interval. `None` without values.
 pub fn estimate(values: &[f64]) -> Option<Estimate> {
     let mean = mean(values)?;
     let std = standard_deviation(values);
@@ -43,33 +43,33 @@ pub fn estimate(values: &[f64]) -> Option<Estimate> {
     Some(Estimate { n_values, mean, std, half_width })
 }
 
-/// The mean of `ones[i] - others[i]` with its interval: for runs that share a seed pair by pair.
+/// The mean of `first[i] - second[i]` with its confidence interval, for runs paired by seed.
 ///
 /// # Panics
-/// When there are not as many of the one as of the other.
+/// If the lists differ in length.
 pub fn paired_difference(first: &[f64], second: &[f64]) -> Option<Estimate> {
     assert_eq!(first.len(), second.len(), "pairs have two sides");
     let differences: Vec<_> = first.iter().zip(second).map(|(one, other)| one - other).collect();
     estimate(&differences)
 }
 
-/// The same for figures by seed, or by whatever makes pairs: over the keys that both have.
+/// The paired difference over the keys that both maps have, such as seeds.
 pub fn difference_by_key<K: Ord>(first: &BTreeMap<K, f64>, second: &BTreeMap<K, f64>) -> Option<Estimate> {
     let both = first.iter().filter_map(|(key, one)| Some((*one, *second.get(key)?)));
     let (first, second): (Vec<_>, Vec<_>) = both.unzip();
     paired_difference(&first, &second)
 }
 
-/// How many standard errors a 95 % interval reaches to each side: Student's t, two-sided.
+/// The half width of a 95 % interval in standard errors: the two-sided quantile of Student's t.
 ///
 /// # Panics
-/// Without a degree of freedom.
+/// If `degrees` is zero.
 pub fn t95(degrees: u64) -> f64 {
     assert!(degrees > 0, "a deviation needs two values");
     if degrees > EXACT_UP_TO {
         return t95_expansion(degrees as f64);
     }
-    // The quantile falls from 12.71 at one degree to 1.96; halving ends where numbers are neighbours.
+    // The quantile falls from 12.71 at one degree to 1.96. Sixty bisections reach neighbouring floats.
     let (mut low, mut high) = (1.9_f64, 13.0_f64);
     for _ in 0..60 {
         let middle = low + (high - low) / 2.0;
@@ -82,13 +82,13 @@ pub fn t95(degrees: u64) -> f64 {
     low + (high - low) / 2.0
 }
 
-/// Beyond this the series below is long and the expansion good to eleven digits.
+/// Above this the series below is long, and the expansion is accurate to eleven digits.
 const EXACT_UP_TO: u64 = 1000;
 
-/// The chance that Student's t lies within `t` of zero.
+/// The probability that Student's t lies within `t` of zero.
 ///
-/// The finite series for whole degrees of freedom, Abramowitz and Stegun 26.7.3 and 26.7.4: all its terms
-/// are positive, so no digits cancel.
+/// The finite series for whole degrees of freedom, Abramowitz and Stegun 26.7.3 and 26.7.4. All terms are
+/// positive, so no digits cancel.
 fn t_probability_within(t: f64, degrees: u64) -> f64 {
     let freedom = degrees as f64;
     let cos_squared = freedom / (freedom + t * t);
@@ -109,7 +109,7 @@ fn t_probability_within(t: f64, degrees: u64) -> f64 {
     }
 }
 
-/// The expansion around the normal distribution's quantile, Abramowitz and Stegun 26.7.5.
+/// The expansion around the quantile of the normal distribution, Abramowitz and Stegun 26.7.5.
 fn t95_expansion(freedom: f64) -> f64 {
     let z = 1.959_963_984_540_054_f64;
     let (z3, z5, z7) = (z.powi(3), z.powi(5), z.powi(7));

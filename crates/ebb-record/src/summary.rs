@@ -1,4 +1,4 @@
-//! What came of a run, in a few numbers, from its rows alone.
+//! The summary of a run, computed from its rows.
 
 use ebb_round::{Bits, ClientInfluence, Refusal};
 use serde::{Deserialize, Serialize};
@@ -6,114 +6,123 @@ use serde::{Deserialize, Serialize};
 use crate::nan_as_null::{number, numbers, some_number};
 use crate::{Row, Selection, SelectionTally};
 
-/// What came of a run. What was never measured is left out.
+/// The results of a run. Unknown values are omitted.
 ///
-/// As in a [`Row`], a number that JSON cannot hold is written `null` and read as NaN.
+/// As in a [`Row`], a number that JSON cannot represent is written as `null` and read as NaN.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// How many rounds were run.
+    /// The number of rounds.
     pub rounds: u64,
-    /// What ended the run.
+    /// The reason why the run ended.
     pub ending: String,
-    /// Test loss when the model was judged last, if it was a number.
+    /// Test loss of the last evaluation, if it is finite.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub final_loss: Option<f64>,
-    /// Test accuracy when the model was judged last.
+    /// Test accuracy of the last evaluation.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub final_accuracy: Option<f64>,
     /// The best test accuracy.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub best_accuracy: Option<f64>,
-    /// The first round that reached it.
+    /// The first round with the best test accuracy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best_round: Option<u32>,
-    /// The accuracy that the run was to reach.
+    /// The target accuracy.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub target_accuracy: Option<f64>,
-    /// How many rounds it took to reach that, if it was reached.
+    /// The number of rounds to the target accuracy, if it was reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounds_to_target: Option<u64>,
-    /// Mean accuracy over the last tenth of the rounds that were judged, rounded up.
+    /// Mean accuracy over the last tenth of the evaluated rounds, their number rounded up.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub tail_accuracy: Option<f64>,
-    /// Seconds that all rounds took: virtual in simulation.
+    /// Duration of all rounds in seconds: virtual time in simulation.
     #[serde(deserialize_with = "number")]
     pub virtual_s: f64,
-    /// Payload sent to clients.
+    /// Payload in bytes sent to clients.
     pub bytes_down: u64,
-    /// Payload received from clients.
+    /// Payload in bytes received from clients.
     pub bytes_up: u64,
-    /// How often clients answered, and how.
+    /// The number of responses by outcome.
     pub answers: ResponseCounts,
-    /// How many of the clients that ever joined never had an answer accepted.
-    pub never_heard: u64,
-    /// How selection went; missing in records that are older than this.
+    /// The number of clients that joined and never had an update accepted.
+    #[serde(alias = "never_heard")]
+    pub never_responded: u64,
+    /// Statistics of client selection. Absent in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<Selection>,
-    /// How much of it is a guess, in a replay of another run.
+    /// In a replay, how many outcomes were imputed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<ReplaySummary>,
-    /// How many updates stood in for somebody who did not answer on time.
+    /// The number of stand-ins for clients without an update on time.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub stand_ins: u64,
-    /// Of those whose clusters are known, what share came from the client's true cluster. An oracle.
+    /// Fraction of the stand-ins with known clusters that came from the absent client's own cluster. Oracle.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_hit_share: Option<f64>,
-    /// The mean over all rounds of the square of what the aggregate was off for the absences. An oracle.
+    /// Mean over all rounds of the squared error of the aggregate. Oracle.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_psi: Option<f64>,
-    /// The score on each client's own test data, when the model was judged last: its mean. An oracle.
+    /// Mean over clients of the score on their own test data at the last evaluation. Oracle, like the next
+    /// three.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_mean: Option<f64>,
-    /// Its mean over the tenth of the clients that are served worst.
+    /// Mean of that score over the tenth of the clients with the worst scores.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
     pub oracle_client_worst_tenth: Option<f64>,
-    /// Its standard deviation over clients.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "some_number")]
-    pub oracle_client_deviation: Option<f64>,
-    /// The score from the client that is served worst to the one that is served best, in steps of a tenth of them. An oracle.
+    /// Standard deviation of that score over clients.
+    #[serde(
+        default,
+        alias = "oracle_client_deviation",
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "some_number"
+    )]
+    pub oracle_client_std: Option<f64>,
+    /// Deciles of that score, from the worst-served to the best-served client.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
     pub oracle_client_deciles: Vec<f64>,
-    /// How much the work of each client counted; missing where that is not known, or in records that are older than this.
+    /// Realised and intended influence of each client. Absent where unknown, and in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<ClientWeights>,
-    /// How many test samples each class has, if the model was judged class by class.
+    /// Test samples of each class, if evaluated by class.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub class_samples: Vec<u32>,
-    /// The accuracy on each class when the model was judged last; NaN for one without samples.
+    /// Accuracy on each class at the last evaluation. NaN for a class without samples.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
     pub class_accuracy: Vec<f64>,
-    /// The k for which it was counted how often the label has one of the k highest scores.
+    /// Each evaluated k of the top-k accuracy.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub top_k: Vec<u32>,
-    /// How often it had, for each of them, when the model was judged last.
+    /// Top-k accuracy for each k at the last evaluation.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "numbers")]
     pub top_k_accuracy: Vec<f64>,
-    /// Clients whose training diverged, if one did.
+    /// Updates refused because training diverged, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diverged: Option<Diverged>,
 }
 
-/// How much the work of each client counted, from client 0, and how much it should have.
+/// Realised and intended influence of each client, from client 0.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClientWeights {
-    /// The sum over rounds of the factor by which its work was in the aggregate.
+    /// Sum over rounds of the aggregation coefficients of the updates of each client.
     #[serde(deserialize_with = "numbers")]
     pub given: Vec<f64>,
-    /// The sum over the same rounds of its share of the objective.
+    /// Sum over the same rounds of its share of the objective.
     #[serde(deserialize_with = "numbers")]
     pub due: Vec<f64>,
 }
 
 impl ClientWeights {
-    /// How much more than it should each client counted: 1 is just as much, 0 not at all. Of all that was given, whatever that came to.
+    /// Ratio of realised to intended influence of each client, both as fractions of their sums. 1 means as
+    /// intended.
     pub fn ratio_to_due(&self) -> Vec<f64> {
         let (given, due): (f64, f64) = (self.given.iter().sum(), self.due.iter().sum());
         let all = self.given.iter().zip(&self.due);
         all.map(|(one, share)| (one / given) / (share / due)).collect()
     }
 
-    /// What part of all that was given went to others than it should: 0 if nothing did, 1 if all of it.
+    /// Fraction of the realised influence that is misplaced: half the L1 distance between the two
+    /// distributions.
     pub fn misplaced_share(&self) -> f64 {
         let (given, due): (f64, f64) = (self.given.iter().sum(), self.due.iter().sum());
         let all = self.given.iter().zip(&self.due);
@@ -127,24 +136,24 @@ impl From<&ClientInfluence> for ClientWeights {
     }
 }
 
-/// How much of a replay is known from the run that is replayed, over all rounds.
+/// How much of a replay is imputed, over all rounds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReplaySummary {
-    /// The rule by which outcomes were guessed that nobody saw.
+    /// The imputation rule.
     pub imputed_by: String,
-    /// How often a client was asked.
+    /// The number of selections.
     pub asked: u64,
-    /// How often its outcome was a guess.
+    /// The number of selections with an imputed outcome.
     pub imputed: u64,
-    /// The share of those; 0 where nobody was asked.
+    /// `imputed` over `asked`. It is 0 without selections.
     #[serde(deserialize_with = "number")]
     pub imputed_share: f64,
-    /// How often a client was asked that could not be reached.
+    /// The number of selections of clients that were down.
     pub asked_down: u64,
 }
 
 impl ReplaySummary {
-    /// Of these rows; `None` if they are no replay.
+    /// The statistics of these rows. `None` if they are not from a replay.
     pub fn of(rows: &[Row]) -> Option<ReplaySummary> {
         let imputed_by = rows.iter().find_map(|row| row.imputed_by.clone())?;
         let mut replay = ReplaySummary { imputed_by, ..ReplaySummary::default() };
@@ -161,34 +170,34 @@ impl ReplaySummary {
     }
 }
 
-/// How often clients answered, over all rounds.
+/// The number of responses by outcome, over all rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponseCounts {
-    /// In time, with all the work done.
+    /// In time, with all of the work.
     pub whole: u64,
-    /// In time, with part of it done.
+    /// In time, with part of the work.
     pub partial: u64,
     /// In a later round.
     pub late: u64,
     /// Not in time.
     pub absent: u64,
-    /// With something that could not be used.
+    /// With an update that was refused.
     pub refused: u64,
 }
 
-/// Answers refused because the training loss was no finite number.
+/// Updates refused because the training loss was not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diverged {
-    /// How many.
+    /// The number of such updates.
     pub answers: u64,
-    /// The round of the first.
+    /// The round of the first such update.
     pub round: u32,
-    /// The client of the first.
+    /// The client of the first such update.
     pub client: u32,
 }
 
 impl Summary {
-    /// The summary of these rows; the first that cannot be read is returned instead.
+    /// The summary of these rows, or the first error among them.
     pub fn of<E>(
         rows: impl IntoIterator<Item = Result<Row, E>>,
         ending: &str,
@@ -208,16 +217,17 @@ impl Summary {
     }
 }
 
-/// A summary in the making, row by row.
+/// Accumulates a summary row by row.
 #[derive(Debug)]
 pub(crate) struct SummaryTally {
     summary: Summary,
-    /// Of the rounds that have one; a tenth of an unknown number cannot be kept alone.
+    /// Accuracies of the evaluated rounds. All are kept, because the number of rounds in the last tenth is
+    /// unknown until the end.
     accuracies: Vec<f64>,
     joined: Bits,
     responded: Bits,
     selection: SelectionTally,
-    /// Stand-ins of the client's true cluster, and of how many.
+    /// Stand-ins from the true cluster, and all stand-ins with known clusters.
     oracle_hits: (u64, u64),
 }
 
@@ -237,7 +247,7 @@ impl SummaryTally {
             bytes_down: 0,
             bytes_up: 0,
             answers: ResponseCounts::default(),
-            never_heard: 0,
+            never_responded: 0,
             selection: None,
             replay: None,
             stand_ins: 0,
@@ -245,7 +255,7 @@ impl SummaryTally {
             oracle_psi: None,
             oracle_client_mean: None,
             oracle_client_worst_tenth: None,
-            oracle_client_deviation: None,
+            oracle_client_std: None,
             oracle_client_deciles: Vec::new(),
             weights: None,
             class_samples: Vec::new(),
@@ -310,7 +320,7 @@ impl SummaryTally {
         self.summary.tail_accuracy = crate::stats::mean(tail);
         let (hits, of) = self.oracle_hits;
         self.summary.oracle_hit_share = (of > 0).then(|| hits as f64 / of as f64);
-        self.summary.never_heard =
+        self.summary.never_responded =
             self.joined.iter().filter(|&client| !self.responded.get(client)).count() as u64;
         self.summary.selection = Some(self.selection.result());
         self.summary
@@ -323,7 +333,7 @@ impl SummaryTally {
         so_far.final_accuracy = finite(row.accuracy);
         so_far.oracle_client_mean = finite(row.oracle_client_mean);
         so_far.oracle_client_worst_tenth = finite(row.oracle_client_worst_tenth);
-        so_far.oracle_client_deviation = finite(row.oracle_client_deviation);
+        so_far.oracle_client_std = finite(row.oracle_client_std);
         so_far.oracle_client_deciles.clone_from(&row.oracle_client_deciles);
         so_far.class_samples.clone_from(&row.class_samples);
         so_far.class_accuracy.clone_from(&row.class_accuracy);
@@ -401,7 +411,7 @@ mod tests {
             bytes_down: 120,
             bytes_up: 80,
             answers: ResponseCounts { whole: 4, partial: 4, late: 1, absent: 4, refused: 4 },
-            never_heard: 1, // client 0: 1 and 2 answered, 3 did late
+            never_responded: 1, // client 0: 1 and 2 answered, 3 did late
             selection: Some(Selection {
                 asked: 12,
                 cep: 8,
@@ -417,7 +427,7 @@ mod tests {
             oracle_psi: Some(0.5),
             oracle_client_mean: Some(0.4),
             oracle_client_worst_tenth: None,
-            oracle_client_deviation: None,
+            oracle_client_std: None,
             oracle_client_deciles: vec![0.5, 0.75],
             weights: None,
             class_samples: vec![4, 2],
@@ -451,7 +461,7 @@ mod tests {
     "absent": 1,
     "refused": 0
   },
-  "never_heard": 2,
+  "never_responded": 2,
   "selection": {
     "asked": 3,
     "cep": 2,
@@ -478,14 +488,14 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_is_no_number_does_not_leave_the_one_before() {
+    fn a_loss_that_is_not_finite_replaces_the_one_before() {
         let found = summary(&[row(0, 2.0, Some(0.5)), row(1, f64::NAN, None)], Some(0.9));
         assert_eq!((found.final_loss, found.final_accuracy), (None, None));
         assert_eq!((found.best_accuracy, found.rounds_to_target), (Some(0.5), None));
     }
 
     #[test]
-    fn a_number_that_json_cannot_hold_is_null_and_not_missing() {
+    fn a_number_that_json_cannot_represent_is_null_and_not_missing() {
         let mut endless = row(0, 2.0, Some(0.5));
         endless.virtual_s = f64::INFINITY;
         let json = summary(&[endless], Some(f64::NAN)).to_json();
@@ -499,12 +509,12 @@ mod tests {
     #[test]
     fn an_empty_run_has_a_summary() {
         let found = summary(&[], Some(0.5));
-        assert_eq!((found.rounds, found.tail_accuracy, found.never_heard), (0, None, 0));
+        assert_eq!((found.rounds, found.tail_accuracy, found.never_responded), (0, None, 0));
     }
 
     #[test]
-    fn weights_are_compared_with_what_was_due() {
-        // Two of four halves went to the first, which should have had a quarter of it.
+    fn realised_influence_is_compared_with_intended_influence() {
+        // Two of four halves went to the first client, whose share is a quarter.
         let weights = ClientWeights { given: vec![2.0, 2.0, 0.0], due: vec![1.0, 2.0, 1.0] };
         assert_eq!(weights.ratio_to_due(), [2.0, 1.0, 0.0]);
         assert_eq!(weights.misplaced_share(), 0.25);
@@ -514,7 +524,7 @@ mod tests {
 
     #[test]
     fn imputed_outcomes_of_a_replay_are_counted() {
-        // Clients 1, 2 and 3 are asked, of which 3 is down.
+        // Clients 1, 2 and 3 are selected, and 3 is down.
         let rows = (0..4).map(|number| {
             let mut row = row(number, 1.0, None);
             (row.imputed_by, row.imputed) = (Some("own-rate".to_owned()), vec![1; usize::from(number > 0)]);

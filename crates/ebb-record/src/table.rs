@@ -1,4 +1,4 @@
-//! Rows as tables: CSV with the scalars, Parquet with all that a row holds.
+//! Rows as tables: CSV with the scalars, Parquet with everything in a row.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -15,8 +15,8 @@ use crate::error::{IoContext, RecordError};
 use crate::metrics::{METRICS, Metric, MetricValue, optional_cell};
 use crate::{RecordedDecision, Row, disk};
 
-/// Writes the scalars of the rows and how long their lists are, and a column for each of these notes: those that any row has. What was
-/// not measured is an empty cell.
+/// Writes the scalars of the rows, the lengths of their lists, and a column for each of these metrics. An
+/// unknown value is an empty cell.
 pub fn write_csv(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,
     extra_metrics: &BTreeSet<String>,
@@ -36,12 +36,12 @@ pub fn write_csv(
     })
 }
 
-/// The columns that every such table has, whatever its rows note.
+/// The columns of every such table, before those of metrics.
 pub fn csv_columns() -> impl Iterator<Item = &'static str> {
     METRICS.iter().map(|metric| metric.name)
 }
 
-/// The names of all notes that any of the rows has.
+/// The names of all metrics in `notes` of any row.
 pub fn metric_names(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,
 ) -> Result<BTreeSet<String>, RecordError> {
@@ -52,7 +52,8 @@ pub fn metric_names(
     Ok(names)
 }
 
-/// Writes all that the rows hold, sets of clients as lists; `chances` goes with `asked`.
+/// Writes everything in the rows, with sets of clients as lists. `inclusion_probabilities` has one element
+/// for each of `asked`.
 pub fn write_parquet(
     rows: impl IntoIterator<Item = Result<Row, RecordError>>,
     to: &Path,
@@ -81,7 +82,7 @@ pub fn write_parquet(
     })
 }
 
-/// A column with a list of whole numbers a round, mostly clients, and where they are found.
+/// A column with a list of whole numbers per round, mostly clients, and how to read it.
 type CountList = (&'static str, fn(&Row) -> Vec<u32>);
 
 const COUNT_LISTS: [CountList; 23] = [
@@ -104,13 +105,13 @@ const COUNT_LISTS: [CountList; 23] = [
     ("friend_last_met", |row| row.friend_last_met.clone()),
     ("class_samples", |row| row.class_samples.clone()),
     ("top_k", |row| row.top_k.clone()),
-    ("oracle_silent", |row| row.oracle_silent.clone().unwrap_or_default()),
-    ("judged", |row| row.judged.iter().map(|one| one.client).collect()),
+    ("oracle_absent_if_selected", |row| row.oracle_absent_if_selected.clone().unwrap_or_default()),
+    ("decisions", |row| row.decisions.iter().map(|one| one.client).collect()),
     ("busy", Row::busy),
     ("imputed", |row| row.imputed.clone()),
 ];
 
-/// A column with a list of other numbers a round, and where they are found.
+/// A column with a list of floats per round, and how to read it.
 type NumberList = (&'static str, fn(&Row) -> Vec<f64>);
 
 const NUMBER_LISTS: [NumberList; 8] = [
@@ -120,27 +121,27 @@ const NUMBER_LISTS: [NumberList; 8] = [
     ("stand_in_part", Row::stand_in_fractions),
     ("friend_similarity", |row| row.friend_similarity.clone()),
     ("note_values", |row| row.notes.values().copied().collect()),
-    ("judged_figures", |row| row.judged.iter().flat_map(|one| one.figures.values().copied()).collect()),
-    ("took_s", |row| row.response_time_s.clone()),
+    ("decision_metrics", |row| row.decisions.iter().flat_map(|one| one.metrics.values().copied()).collect()),
+    ("took_s", |row| row.took_s.clone()),
 ];
 
-/// A column with a list of words a round, and where they are found.
+/// A column with a list of texts per round, and how to read it.
 type TextList = (&'static str, fn(&Row) -> Vec<String>);
 
 const TEXT_LISTS: [TextList; 5] = [
     ("refused_why", |row| row.refused_why.clone()),
     ("note_names", |row| row.notes.keys().cloned().collect()),
-    ("judged_verdict", |row| row.judged.iter().map(|one| one.verdict.clone()).collect()),
-    ("judged_figure_names", |row| {
+    ("decision", |row| row.decisions.iter().map(|one| one.decision.clone()).collect()),
+    ("decision_metric_names", |row| {
         let named = |one: &RecordedDecision| {
-            one.figures.keys().map(|name| format!("{}.{name}", one.client)).collect::<Vec<_>>()
+            one.metrics.keys().map(|name| format!("{}.{name}", one.client)).collect::<Vec<_>>()
         };
-        row.judged.iter().flat_map(named).collect()
+        row.decisions.iter().flat_map(named).collect()
     }),
     ("imputed_by", |row| row.imputed_by.iter().cloned().collect()),
 ];
 
-/// The clients of stretches that are given by their first and last.
+/// The clients of ranges of first and last number.
 fn expand_ranges(stretches: &[[u32; 2]]) -> Vec<u32> {
     stretches.iter().flat_map(|&[first, last]| first..=last).collect()
 }
@@ -157,7 +158,7 @@ fn schema() -> String {
     let mut columns: Vec<_> = METRICS.iter().map(scalar).collect();
     let count = "required int32 element (INTEGER(32,false))";
     columns.extend(COUNT_LISTS.iter().map(|(name, _)| format!("required {}", list(name, count))));
-    columns.push(format!("required {}", list("chances", "optional double element")));
+    columns.push(format!("required {}", list("inclusion_probabilities", "optional double element")));
     let text = "required binary element (STRING)";
     columns.extend(TEXT_LISTS.iter().map(|(name, _)| format!("required {}", list(name, text))));
     columns.push(format!("optional {}", list("model", "required float element")));
@@ -166,7 +167,7 @@ fn schema() -> String {
     format!("message rounds {{ {} }}", columns.join(" "))
 }
 
-/// Rows on their way into the file, column by column.
+/// Rows that will be written as one row group, column by column.
 struct RowGroup {
     n_rows: usize,
     scalars: Vec<ScalarColumn>,
@@ -185,7 +186,7 @@ enum ScalarColumn {
     Double(LevelledColumn<f64>),
 }
 
-/// Values with the levels by which Parquet tells what is missing and where a list begins.
+/// Values with the levels by which Parquet marks missing values and the begin of a list.
 #[derive(Default)]
 struct LevelledColumn<T> {
     values: Vec<T>,
@@ -230,7 +231,7 @@ impl RowGroup {
             }
         }
         for (column, (_, counts)) in self.counts.iter_mut().zip(&COUNT_LISTS) {
-            // Parquet keeps unsigned numbers by their bits.
+            // Parquet stores unsigned numbers by their bits.
             column.push_list(counts(row).into_iter().map(|count| Some(count as i32)), 0, 1);
         }
         self.inclusion_probabilities.push_list(row.inclusion_probabilities().into_iter(), 0, 2);
@@ -241,7 +242,7 @@ impl RowGroup {
                 1,
             );
         }
-        // No model at all is one level below a model without numbers.
+        // A missing model is one level below a model without parameters.
         let empty = row.model.is_some().into();
         self.model.push_list(row.model.iter().flatten().map(|&number| Some(number)), empty, 2);
         for (column, (_, numbers)) in self.numbers.iter_mut().zip(&NUMBER_LISTS) {
@@ -249,7 +250,7 @@ impl RowGroup {
         }
     }
 
-    /// Whether it is time to write: a group is held in memory as a whole.
+    /// Whether the group should be written, because a group is held in memory.
     fn is_full(&self) -> bool {
         let n_counts: usize = self.counts.iter().map(|column| column.definition.len()).sum();
         let n_numbers: usize = self.numbers.iter().map(|column| column.definition.len()).sum();
@@ -287,7 +288,7 @@ impl<T> LevelledColumn<T> {
         self.values.extend(value);
     }
 
-    /// `empty` is the level of a list without elements, `whole` that of an element that has a value.
+    /// `empty` is the level of a list without elements, `whole` that of an element with a value.
     fn push_list(&mut self, list: impl Iterator<Item = Option<T>>, empty: i16, whole: i16) {
         let before = self.definition.len();
         for value in list {
@@ -344,9 +345,10 @@ mod tests {
         let path = folder.path().join("rounds.csv");
         write_csv(rows().into_iter().map(Ok), &BTreeSet::new(), &path).unwrap();
         let expected = "\
-            round,n_enrolled,n_up,n_asked,n_whole,n_partial,n_late,n_absent,n_refused,n_stand_ins,chance,rate,\
+            round,n_enrolled,n_up,n_asked,n_whole,n_partial,n_late,n_absent,n_refused,n_stand_ins,inclusion_probability,\
+            learning_rate,\
             train_loss,train_accuracy,step_norm,loss,accuracy,oracle_client_mean,oracle_client_worst_tenth,\
-            oracle_client_deviation,oracle_hits,oracle_hits_of,oracle_error2,oracle_sigma_p2,oracle_sigma_f2,\
+            oracle_client_std,oracle_hits,oracle_hits_of,oracle_error2,oracle_sigma_p2,oracle_sigma_f2,\
             oracle_bound_p2,oracle_bound_f2,oracle_psi,elapsed_s,virtual_s,bytes_down,bytes_up,bytes_total\n\
             0,4,2,3,1,1,0,1,0,0,0.75,0.1,0.375,0.1875,2.5,2.0,0.25,,,,,,,,,,,,1.5,1.5,30,20,50\n\
             1,4,2,3,1,1,0,1,0,0,0.75,0.1,0.375,0.1875,2.5,NaN,,,,,,,,,,,,,1.5,3.0,30,20,100\n\
@@ -406,7 +408,7 @@ mod tests {
         rows[1].joined = vec![[4, 6], [9, 9]];
         rows[1].left = vec![[0, 1], [u32::MAX, u32::MAX]];
         (rows[1].late, rows[1].late_base) = (vec![9, 0], vec![2, 4]);
-        rows[1].response_time_s = vec![0.5, f64::NAN];
+        rows[1].took_s = vec![0.5, f64::NAN];
         (rows[1].imputed_by, rows[1].imputed) = (Some("silent".to_owned()), vec![3]);
         (rows[1].refused, rows[1].refused_why) = (vec![2, 3], vec!["repeated".into(), "not-finite".into()]);
         write_parquet(rows.into_iter().map(Ok), &path).unwrap();
@@ -424,7 +426,7 @@ mod tests {
         };
         check("round", ["0", "1", "2"]);
         check("n_whole", ["1", "1", "0"]);
-        check("chance", ["0.75", "0.75", "null"]);
+        check("inclusion_probability", ["0.75", "0.75", "null"]);
         check("train_loss", ["0.375", "0.375", "null"]);
         check("loss", ["2.0", "NaN", "null"]);
         check("accuracy", ["0.25", "null", "null"]);
@@ -446,7 +448,7 @@ mod tests {
         check("refused", ["[]", "[2, 3]", "[]"]);
         check("refused_why", ["[]", "[\"repeated\", \"not-finite\"]", "[]"]);
         check("model", ["[0.5, NaN]", "[]", "null"]);
-        check("chances", ["[0.75, 0.75, 0.75]", "[0.75, 0.75, 0.75]", "[0.75, null, 0.75]"]);
+        check("inclusion_probabilities", ["[0.75, 0.75, 0.75]", "[0.75, 0.75, 0.75]", "[0.75, null, 0.75]"]);
         check("class_samples", ["[]", "[4, 0]", "[]"]);
         check("class_accuracy", ["[]", "[0.75, NaN]", "[]"]);
         check("oracle_client_deciles", ["[]", "[0.25, 1.0]", "[]"]);

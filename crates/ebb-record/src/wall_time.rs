@@ -1,5 +1,4 @@
-//! What each round took on the clock: of interest to people only, so that a line that cannot be read is left
-//! out.
+//! Wall times of the rounds. They are only informative, so an unreadable line is omitted.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -11,12 +10,12 @@ use serde::{Deserialize, Serialize};
 use crate::disk;
 use crate::error::{IoContext, RecordError};
 
-/// What a round took on the clock.
+/// The wall time of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WallTime {
-    /// Which round.
+    /// The number of the round.
     pub round: u32,
-    /// Seconds.
+    /// Wall time in seconds.
     pub wall_s: f64,
 }
 
@@ -28,12 +27,12 @@ impl WallTime {
     }
 }
 
-/// The file, as it is added to.
+/// The file, open for appending.
 #[derive(Debug)]
 pub(crate) struct WallTimeFile {
     path: PathBuf,
     file: File,
-    /// The rounds that are in it. One that is played again took what it took the first time.
+    /// The recorded rounds. A repeated round keeps its first time.
     rounds: BTreeSet<u32>,
 }
 
@@ -61,19 +60,19 @@ impl WallTimeFile {
     }
 }
 
-/// The lines that can be read.
+/// Reads the valid lines.
 pub(crate) fn read(path: &Path) -> Result<Vec<WallTime>, RecordError> {
     let bytes = match fs::read(path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error).doing("reading", path),
     };
-    // The last of them may have been cut short, and read as another number.
+    // The last line may be truncated, and parse as another number.
     let whole = bytes.split_inclusive(|&byte| byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
     Ok(whole.filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 
-/// Leaves only what is before a round.
+/// Removes the lines of a round and of all later ones.
 pub(crate) fn truncate(path: &Path, next_round: u32) -> Result<(), RecordError> {
     let remaining = read(path)?.into_iter().filter(|wall| wall.round < next_round);
     disk::replace_with(path, &remaining.flat_map(WallTime::line).collect::<Vec<_>>())

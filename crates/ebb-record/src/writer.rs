@@ -1,4 +1,4 @@
-//! Writes a run folder such that the run can go on whenever the process dies.
+//! Writes the folder of a run, so that the run can resume whenever the process dies.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -21,28 +21,28 @@ use crate::{
     metric_names, similarity, write_csv, write_model,
 };
 
-/// A run that is being written. Only one can exist for a folder, across all processes.
+/// A run that is being written. At most one writer exists for a folder, across all processes.
 ///
-/// After an error a run goes on by [`RunWriter::reopen`], once this writer is dropped. A checkpoint or
-/// friends that could not be written can be tried again instead.
+/// After an error, the run resumes with [`RunWriter::reopen`], once this writer is dropped. A failed
+/// checkpoint or similarity file can be retried instead.
 #[derive(Debug)]
 pub struct RunWriter {
     folder: PathBuf,
     rows: RowsFile,
     wall_times: WallTimeFile,
-    /// Checkpoints after a multiple of so many rounds are kept for good.
+    /// Checkpoints after a multiple of this many rounds are never removed.
     keep_every: Option<NonZeroU32>,
-    /// Friends of an earlier process, of rounds that were not played again yet.
+    /// Similarity files of an earlier process whose rounds were not repeated yet.
     similarities_beyond: BTreeSet<u32>,
-    /// Friends that could not be written, and after how many rounds they are.
+    /// Similarities that could not be written, and after how many rounds they were computed.
     similarities_pending: Option<(u32, SimilarityMatrix)>,
     warnings: Vec<String>,
     _lock: File,
 }
 
 impl RunWriter {
-    /// Starts a record. Its folder must not exist; it appears at once with all it needs, the model that the
-    /// run starts from among it, if that came from elsewhere.
+    /// Creates a record. Its folder must not exist. It appears at once with all its files, including the
+    /// initial model if it came from a file.
     pub fn create(
         folder: &Path,
         header: &Header,
@@ -52,7 +52,7 @@ impl RunWriter {
         RunWriter::create_replay(folder, header, settings, start, None)
     }
 
-    /// The same for a run that replays another, whose rounds it then carries with it.
+    /// Creates the record of a replay, with a copy of the replayed rows.
     pub fn create_replay(
         folder: &Path,
         header: &Header,
@@ -67,23 +67,22 @@ impl RunWriter {
         let parent = disk::parent(folder);
         disk::create_all(parent)?;
         let building = parent.join(building_name(folder)?);
-        // Held to the end: whoever was about to lock what is removed here finds it locked.
+        // The lock is held until the end, so that a waiting process finds this folder locked.
         let _stale = remove_stale(&building, folder)?;
         fs::create_dir(&building).doing("creating", &building)?;
         let lock = disk::lock(&building, folder)?;
         let lock = fill_folder(&building, header, settings, start, replayed)
             .and_then(|()| move_into_place(&building, folder, lock))
             .inspect_err(|_| {
-                // What is reported is why the creation failed; a leftover goes with the next attempt.
+                // The error reports why the creation failed. The next creation removes a leftover.
                 let _ = fs::remove_dir_all(&building);
             })?;
         RunWriter::open(folder, RowsFile::open(folder, RowsPosition::START)?, lock)
     }
 
-    /// Takes up an unfinished run where its latest usable checkpoint stood, or at its start, and returns the
-    /// checkpoint's state. Nothing is cut: the rounds from there on are played again, and their rows compared
-    /// with those that are there. A run whose settings changed since it began is refused. What was passed
-    /// over as damaged is among the warnings.
+    /// Opens an unfinished run at its latest usable checkpoint, or at its start, and returns the state of the
+    /// checkpoint. No row is removed: the repeated rounds are compared with the existing rows. A run with
+    /// changed settings is refused. Damaged checkpoints are reported as warnings.
     pub fn reopen(folder: &Path) -> Result<(Self, Option<Vec<u8>>), RecordError> {
         let lock = lock_unfinished(folder)?;
         let mut flaws = Vec::new();
@@ -100,8 +99,7 @@ impl RunWriter {
         }
         let (from, rows, state) = match found {
             Some((from, (rows, state))) => (from, rows, Some(state)),
-            // A simulation says how long that takes by being begun again; a server has nothing but its
-            // journal.
+            // A simulation can be started again instead. A server has only its journal.
             None if !flaws.is_empty() && !is_served(folder) => {
                 return Err(flaws.remove(0).with_restart_hint(folder));
             }
@@ -113,40 +111,37 @@ impl RunWriter {
         let next_round = writer.next_round();
         writer.similarities_beyond =
             similarity::rounds(folder)?.into_iter().filter(|&after| after > next_round).collect();
-        writer.warnings = flaws.iter().map(|flaw| format!("{flaw}; going on from {from}")).collect();
+        writer.warnings = flaws.iter().map(|flaw| format!("{flaw}; resuming from {from}")).collect();
         writer.warnings.extend(writer.rows.take_repair_message());
         Ok((writer, state))
     }
 
-    /// Where the run is written.
+    /// The folder of the run.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The number of the round whose row comes next.
+    /// The number of the next round to append.
     pub fn next_round(&self) -> u32 {
         self.rows.position().next_round
     }
 
-    /// After how many rounds the rows end that are there, also those of an earlier process whose rounds are
-    /// to be played again.
+    /// The number of recorded rounds, including rounds of an earlier process that will be repeated.
     pub fn n_recorded_rounds(&self) -> Result<u32, RecordError> {
         self.rows.n_recorded_rounds()
     }
 
-    /// What was to be said since this was last asked.
+    /// Returns the warnings since the last call.
     pub fn take_warnings(&mut self) -> Vec<String> {
         std::mem::take(&mut self.warnings)
     }
 
-    /// From now on keeps every checkpoint for good that is after a multiple of so many rounds; else only the
-    /// last two stay.
+    /// Keeps every checkpoint after a multiple of this many rounds. Otherwise only the last two remain.
     pub fn set_keep_every(&mut self, rounds: Option<NonZeroU32>) {
         self.keep_every = rounds;
     }
 
-    /// Adds a round, and returns its line. Where an earlier process recorded the round already, the line
-    /// stays as it is.
+    /// Appends a round and returns its line. If an earlier process recorded the round, its line stays.
     pub fn append(&mut self, row: &Row) -> Result<String, RecordError> {
         let mut line = serde_json::to_string(row).expect("lists, texts and numbers always make JSON");
         line.push('\n');
@@ -155,16 +150,15 @@ impl RunWriter {
         Ok(line)
     }
 
-    /// Notes what a round took on the clock, unless that was noted when it was played first.
+    /// Records the wall time of a round, unless an earlier process recorded it.
     pub fn add_wall_time(&mut self, round: u32, wall_s: f64) -> Result<(), RecordError> {
         self.wall_times.add(WallTime { round, wall_s })
     }
 
-    /// Writes who is how alike after the rounds so far.
+    /// Writes the similarities after the rounds so far.
     ///
-    /// It belongs before the checkpoint of the same round: a run that dies in between writes it once more,
-    /// and never lacks it. What cannot be written is tried again before the next checkpoint, unless others
-    /// follow until then.
+    /// It is called before the checkpoint of the same round, so that a run which dies in between writes the
+    /// file again. A failed write is retried before the next checkpoint, unless a newer one follows before.
     pub fn add_similarities(&mut self, all: &SimilarityMatrix) -> Result<(), RecordError> {
         let n_rounds = self.next_round();
         self.similarities_beyond.remove(&n_rounds);
@@ -173,8 +167,8 @@ impl RunWriter {
         written
     }
 
-    /// Makes all rows so far safe, and keeps the state to go on from after them. What was kept before stays,
-    /// if that fails.
+    /// Syncs all rows so far, and writes a checkpoint with this state. If that fails, the earlier checkpoints
+    /// remain.
     pub fn checkpoint(&mut self, state: &[u8]) -> Result<(), RecordError> {
         self.write_pending()?;
         self.rows.sync()?;
@@ -184,10 +178,10 @@ impl RunWriter {
         checkpoint::prune(&self.folder, position.next_round, self.keep_every)
     }
 
-    /// Ends the run: writes the table, the final model and, last, the summary.
+    /// Finishes the run: writes the table, the final model and, last, the summary.
     ///
     /// # Panics
-    /// When the model has another length than its layout.
+    /// If the model and its layout differ in length.
     pub fn finish(
         mut self,
         ending: &str,
@@ -198,8 +192,7 @@ impl RunWriter {
     ) -> Result<Summary, RecordError> {
         self.write_pending()?;
         self.remove_similarities_beyond(u32::MAX)?;
-        // A run that ends earlier than before, and only a simulation whose settings were changed by hand
-        // does, has rows beyond.
+        // A simulation whose settings were changed by hand may end earlier than before, and leave later rows.
         self.rows.archive_beyond()?;
         self.rows.sync()?;
         self.wall_times.sync()?;
@@ -236,8 +229,8 @@ impl RunWriter {
         Ok(())
     }
 
-    /// Removes friends of an earlier process that were not written again, though their rounds were played
-    /// again.
+    /// Removes similarity files of an earlier process that were not written again when their rounds were
+    /// repeated.
     fn remove_similarities_beyond(&mut self, up_to: u32) -> Result<(), RecordError> {
         let (obsolete, remaining): (BTreeSet<u32>, _) =
             self.similarities_beyond.iter().partition(|&&after| after <= up_to);
@@ -246,14 +239,14 @@ impl RunWriter {
     }
 }
 
-/// The lock of a run that is not finished and has the settings that it began with.
+/// Locks an unfinished run with unchanged settings.
 pub(crate) fn lock_unfinished(folder: &Path) -> Result<File, RecordError> {
     let run = RunFolder::open(folder)?;
-    // Taken before the look at the summary, which another writer may just be writing.
+    // The lock is taken before the summary is looked for, because another writer may be writing it.
     let lock = disk::lock(folder, folder);
     let summary = folder.join(SUMMARY);
     if summary.try_exists().doing("looking for", &summary)? {
-        // Left over if the process died right after the summary.
+        // Checkpoints remain if the process died right after the summary.
         checkpoint::remove_all(folder);
         return Err(RecordError::Finished { folder: folder.to_owned() });
     }
@@ -262,7 +255,7 @@ pub(crate) fn lock_unfinished(folder: &Path) -> Result<File, RecordError> {
     Ok(lock)
 }
 
-/// A checkpoint, if it is whole and its rows are.
+/// Reads a checkpoint, if it and the rows before it are intact.
 pub(crate) fn open_checkpoint(
     folder: &Path,
     checkpoint: &CheckpointFile,
@@ -271,7 +264,7 @@ pub(crate) fn open_checkpoint(
     Ok((RowsFile::open(folder, position)?, state))
 }
 
-/// A hidden neighbour of the folder, so that it can be renamed.
+/// A hidden folder beside this one, which is renamed once it is complete.
 fn building_name(folder: &Path) -> Result<OsString, RecordError> {
     let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "the path does not end in a name");
     let mut name = OsString::from(".");
@@ -280,7 +273,7 @@ fn building_name(folder: &Path) -> Result<OsString, RecordError> {
     Ok(name)
 }
 
-/// Removes what a creation left behind that died half-way; one that is under way is left alone.
+/// Removes the leftover of a creation that died. A creation in progress is left alone.
 fn remove_stale(building: &Path, folder: &Path) -> Result<Option<File>, RecordError> {
     if building.symlink_metadata().is_err() {
         return Ok(None);
@@ -314,7 +307,7 @@ fn move_into_place(building: &Path, folder: &Path, lock: File) -> Result<File, R
         Err(error) if is_taken(&error) => Err(RecordError::Exists { folder: folder.to_owned() }),
         renamed => renamed.doing("creating", folder),
     };
-    // There a folder cannot be renamed while a file in it is open.
+    // On Windows a folder with an open file cannot be renamed.
     let lock = if cfg!(windows) {
         drop(lock);
         rename()?;

@@ -167,7 +167,7 @@ fn worst_served(methods: &[Method<'_>]) -> Option<String> {
 
 /// How many clients never responded.
 fn never_responded(methods: &[Method<'_>]) -> Option<String> {
-    let mean = |method: &Method<'_>| method.estimate(|run| Some(run.summary.never_heard as f64));
+    let mean = |method: &Method<'_>| method.estimate(|run| Some(run.summary.never_responded as f64));
     let lost: Vec<_> = methods
         .iter()
         .filter_map(|method| Some((method.name, mean(method)?.mean)))
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn clients_that_never_responded_and_divergence_are_reported() {
         let mut lost = run("dropout", 1, 0.5);
-        lost.summary.never_heard = 3;
+        lost.summary.never_responded = 3;
         lost.summary.ending = "diverged".to_owned();
         lost.finished = false;
         let sentences = sentences_of(&[lost]);

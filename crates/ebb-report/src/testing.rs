@@ -8,7 +8,7 @@ use crate::load::{Evaluation, Presence, Run, Source};
 pub(crate) fn run(method: &str, seed: u64, accuracy: f64) -> Run {
     let summary = serde_json::json!({
         "rounds": 1, "ending": "rounds", "final_accuracy": accuracy, "best_accuracy": accuracy, "virtual_s": 3600.0,
-        "bytes_down": 1_000_000, "bytes_up": 1_000_000, "never_heard": 0,
+        "bytes_down": 1_000_000, "bytes_up": 1_000_000, "never_responded": 0,
         "answers": { "whole": 1, "partial": 0, "late": 0, "absent": 0, "refused": 0 },
     });
     let evaluation = Evaluation {

@@ -398,7 +398,7 @@ mod tests {
         let joined = if round == 0 { "[[0,3]]" } else { "[]" };
         format!(
             "{{\"round\":{round},\"n_enrolled\":4,\"joined\":{joined},\"left\":[],\"n_up\":{n_up},{lists},\"refused\":[],\
-             \"refused_why\":[],\"rate\":0.1,\"step_norm\":1.0,\"elapsed_s\":9.0,\"virtual_s\":9.0,\"bytes_down\":0,\"bytes_up\":0,\
+             \"refused_why\":[],\"learning_rate\":0.1,\"step_norm\":1.0,\"elapsed_s\":9.0,\"virtual_s\":9.0,\"bytes_down\":0,\"bytes_up\":0,\
              \"bytes_total\":0}}\n"
         )
     }

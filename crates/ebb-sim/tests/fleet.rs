@@ -713,7 +713,7 @@ fn recorded(number: RoundNo, lists: &str) -> String {
     let joined = if number == 0 { "[[0,2]]" } else { "[]" };
     format!(
         "{{\"round\":{number},\"n_enrolled\":3,\"joined\":{joined},\"left\":[],\"n_up\":3,\"up\":[0,1,2],{lists},\"partial_steps\":[],\
-         \"refused\":[],\"refused_why\":[],\"rate\":0.1,\"step_norm\":1.0,\"elapsed_s\":9.0,\"virtual_s\":9.0,\"bytes_down\":0,\
+         \"refused\":[],\"refused_why\":[],\"learning_rate\":0.1,\"step_norm\":1.0,\"elapsed_s\":9.0,\"virtual_s\":9.0,\"bytes_down\":0,\
          \"bytes_up\":0,\"bytes_total\":0}}\n"
     )
 }

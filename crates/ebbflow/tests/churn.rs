@@ -94,7 +94,7 @@ fn check(method: usize) -> Option<Seen> {
         seen.joined += if number > 0 { row.joined.len() } else { 0 };
         seen.left += row.left.len();
         seen.partial += row.n_partial();
-        seen.decisions += row.judged.len();
+        seen.decisions += row.decisions.len();
         rows.push(row);
     }
     for (number, state) in saved {

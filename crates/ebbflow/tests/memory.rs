@@ -42,11 +42,11 @@ fn a_limit_on_memory_changes_no_model() {
         let (here, there) = (run("here", ""), run("there", "memory_mb = 0"));
         assert!(model(&here) == model(&there), "{recipe}");
         assert_eq!(
-            (metric(&here, "memory_bytes"), metric(&here, "memory_shelf_bytes")),
+            (metric(&here, "memory_bytes"), metric(&here, "memory_spilled_bytes")),
             (12.0 * 2440.0, 0.0)
         );
         assert_eq!(
-            (metric(&there, "memory_bytes"), metric(&there, "memory_shelf_bytes")),
+            (metric(&there, "memory_bytes"), metric(&there, "memory_spilled_bytes")),
             (0.0, 12.0 * 2440.0)
         );
         // The spill file is gone after the run.

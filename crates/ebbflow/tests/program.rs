@@ -309,14 +309,15 @@ fn decisions_about_arrivals_and_departures_are_recorded_and_shown() {
     let place = tempfile::tempdir().unwrap();
     let run = record(place.path(), "a", COMING_AND_GOING, &["--set", "objective.arrivals.kind=auto"]);
     let rows = rows(&run);
-    let n_decisions: Vec<_> = rows.iter().map(|row| row["judged"].as_array().map_or(0, Vec::len)).collect();
+    let n_decisions: Vec<_> =
+        rows.iter().map(|row| row["decisions"].as_array().map_or(0, Vec::len)).collect();
     assert_eq!(n_decisions[..4], [0, 0, 1, 0]);
-    let left = &rows[2]["judged"][0];
+    let left = &rows[2]["decisions"][0];
     // Four rounds are left, but more than the square root of twice its fall are needed, so it is kept.
-    assert_eq!((left["client"].as_u64(), left["verdict"].as_str()), (Some(2), Some("kept")));
-    let gamma = left["figures"]["gamma_l"].as_f64().unwrap();
-    assert!(gamma > 8.0 && left["figures"]["rounds_needed"].as_f64() == Some((2.0 * gamma).sqrt()), "{left}");
-    let came = &rows[4]["judged"][0];
+    assert_eq!((left["client"].as_u64(), left["decision"].as_str()), (Some(2), Some("kept")));
+    let gamma = left["metrics"]["gamma_l"].as_f64().unwrap();
+    assert!(gamma > 8.0 && left["metrics"]["rounds_needed"].as_f64() == Some((2.0 * gamma).sqrt()), "{left}");
+    let came = &rows[4]["decisions"][0];
     assert_eq!(came["client"].as_u64(), Some(3));
     for row in &rows {
         assert!(row["notes"]["oracle_set_loss_objective"].is_number(), "{row}");
@@ -335,7 +336,7 @@ fn decisions_about_arrivals_and_departures_are_recorded_and_shown() {
             .ends_with("note_oracle_set_loss_objective")
     );
     let again = record(place.path(), "b", COMING_AND_GOING, &["--set", "objective.departures.c=0.1"]);
-    assert_eq!(common::rows(&again)[2]["judged"][0]["verdict"].as_str(), Some("excluded"));
+    assert_eq!(common::rows(&again)[2]["decisions"][0]["decision"].as_str(), Some("excluded"));
 }
 
 #[test]

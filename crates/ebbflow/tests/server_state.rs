@@ -49,7 +49,7 @@ fn a_served_run_resumes_from_its_older_checkpoint_and_rolls_back_on_request() {
     // The newest checkpoint is damaged: the older one and the journal give the same rounds again.
     damage(&checkpoint(&out, newer));
     let log = fleet.play(before.len() - older as usize + 1);
-    let warning = format!("going on from {}", checkpoint(&out, older).display());
+    let warning = format!("resuming from {}", checkpoint(&out, older).display());
     assert!(log.contains("checkpoint-") && log.contains(&warning), "{log}");
     let now = lines(&out);
     assert!(now.len() > before.len() && now[..before.len()] == before);
@@ -57,7 +57,7 @@ fn a_served_run_resumes_from_its_older_checkpoint_and_rolls_back_on_request() {
     // A rollback keeps the later rows in another file, and clients get new jobs.
     let [older, newer] = checkpoints(&out).as_slice().try_into().expect("the last two checkpoints");
     let none = fail(&["rollback", text(&out), "--to", "1"]);
-    assert!(none.contains(&format!("there are those after {older}, {newer} rounds")), "{none}");
+    assert!(none.contains(&format!("there are some after {older}, {newer} rounds")), "{none}");
     let before = lines(&out);
     let message = succeed(&["rollback", text(&out), "--to", &(newer - 1).to_string()]);
     assert!(message.contains(&format!("rolled back to round {older}")), "{message}");
@@ -90,7 +90,7 @@ fn a_server_without_a_checkpoint_resumes_from_its_journal_as_far_as_that_reaches
         checkpoints(out).into_iter().for_each(|after| damage(&checkpoint(out, after)));
         match Server::start(&fleet.file, out) {
             Ok(server) => {
-                assert!(server.kill().contains("going on from the start"), "{name}");
+                assert!(server.kill().contains("resuming from the start"), "{name}");
                 assert!(goes_on, "{name}");
             }
             Err((code, said)) => {

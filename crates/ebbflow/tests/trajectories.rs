@@ -69,7 +69,7 @@ fn memory() {
 #[test]
 fn the_learning_rate_of_a_memory_that_waits_waits_too() {
     let rows = rows("mifa-wait", &[10.0, 10.0, 10.0, 8.67, 8.082283333, 7.702820475]);
-    let rates: Vec<_> = rows.iter().filter_map(|row| row["rate"].as_f64()).collect();
+    let rates: Vec<_> = rows.iter().filter_map(|row| row["learning_rate"].as_f64()).collect();
     for (learning_rate, t) in rates.iter().zip([1.0, 1.0, 1.0, 1.0, 2.0, 3.0]) {
         assert!((learning_rate - 0.1 / t).abs() < 1e-8, "{rates:?}");
     }

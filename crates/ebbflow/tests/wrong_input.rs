@@ -204,7 +204,7 @@ fn missing_and_broken_files() {
     let folder = place.path().to_str().unwrap();
     for words in [["run", folder], ["resume", folder], ["show", folder]] {
         let error = fail(&words);
-        assert!(error.contains("not a run folder, for it has no run.json"), "{error}");
+        assert!(error.contains("not a run folder: it has no run.json"), "{error}");
     }
 }
 
@@ -442,7 +442,7 @@ fn a_record_of_a_newer_version_is_not_guessed_at() {
     let out = place.path().join("run");
     succeed(&["run", &config, "--quiet", "--out", out.to_str().unwrap()]);
     let header = std::fs::read_to_string(out.join("run.json")).unwrap();
-    std::fs::write(out.join("run.json"), header.replace("\"version\": 1", "\"version\": 99")).unwrap();
+    std::fs::write(out.join("run.json"), header.replace("\"version\": 2", "\"version\": 99")).unwrap();
     for command in ["show", "resume", "run"] {
         let error = fail(&[command, out.to_str().unwrap()]);
         assert!(error.contains("version 99") && error.contains("update ebbflow"), "{error}");

@@ -16,7 +16,6 @@ const NOT_YET: &[(&str, usize)] = &[
     ("crates/ebb-net/", 4),
     ("crates/ebb-papers/", 13),
     ("crates/ebb-plot/", 12),
-    ("crates/ebb-record/", 48),
     ("crates/ebb-report/", 14),
     ("crates/ebb-sim/", 88),
     ("crates/ebbflow/", 25),

@@ -130,7 +130,7 @@ pub(crate) fn summary_lines(summary: &Summary) -> Vec<(String, String)> {
             responses.late,
             responses.absent,
             responses.refused,
-            count(summary.never_heard, "client")
+            count(summary.never_responded, "client")
         ),
     );
     if let Some(replay) = &summary.replay {

@@ -272,20 +272,20 @@ const SHOWN_DECISIONS: usize = 5;
 /// Prints the decisions about clients: their counts, and the latest with their metrics.
 fn print_decisions(rows: &[Row]) -> Result<(), CliError> {
     let all: Vec<_> =
-        rows.iter().flat_map(|row| row.judged.iter().map(move |one| (row.round, one))).collect();
+        rows.iter().flat_map(|row| row.decisions.iter().map(move |one| (row.round, one))).collect();
     let mut times = BTreeMap::<&str, u64>::new();
-    all.iter().for_each(|(_, one)| *times.entry(&one.verdict).or_default() += 1);
+    all.iter().for_each(|(_, one)| *times.entry(&one.decision).or_default() += 1);
     if all.is_empty() {
         return Ok(());
     }
-    let times: Vec<_> = times.iter().map(|(verdict, times)| format!("{verdict} {times}")).collect();
+    let times: Vec<_> = times.iter().map(|(decision, times)| format!("{decision} {times}")).collect();
     print_line(&format!("decisions about arrivals and departures: {}; the latest:", times.join(", ")))?;
     for (round, one) in &all[all.len().saturating_sub(SHOWN_DECISIONS)..] {
-        let metrics: Vec<_> = one.figures.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
+        let metrics: Vec<_> = one.metrics.iter().map(|(name, value)| format!("{name} {value:.4}")).collect();
         print_line(&format!(
             "  round {round}, client {}: {}; {}",
             one.client,
-            one.verdict,
+            one.decision,
             metrics.join(", ")
         ))?;
     }

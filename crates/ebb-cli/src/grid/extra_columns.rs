@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ebb_record::csv_columns;
+use ebb_record::{csv_columns, current_column};
 use ebb_settings::nearest;
 
 use crate::CliError;
@@ -39,7 +39,7 @@ impl ExtraColumn {
     pub(crate) fn parse(text: &str) -> Option<ExtraColumn> {
         if let Some((metric, value)) = text.split_once(">=") {
             let value = value.parse::<f64>().ok().filter(|value| value.is_finite())?;
-            let metric = Some(metric.to_owned()).filter(|name| !name.is_empty())?;
+            let metric = Some(current_column(metric).to_owned()).filter(|name| !name.is_empty())?;
             return Some(ExtraColumn {
                 heading: text.to_owned(),
                 metric,
@@ -69,7 +69,7 @@ impl ExtraColumn {
             && (of != Statistic::Regain || last == u64::MAX);
         holds.then(|| ExtraColumn {
             heading: text.to_owned(),
-            metric: metric.to_owned(),
+            metric: current_column(metric).to_owned(),
             statistic: of,
             first,
             last,
@@ -104,7 +104,7 @@ pub(crate) fn read_extra_columns(
     let columns: Vec<_> = columns_asked
         .iter()
         .map(|extra| {
-            headings.iter().position(|heading| heading == extra.metric).ok_or_else(|| {
+            headings.iter().position(|heading| current_column(heading) == extra.metric).ok_or_else(|| {
                 let known = headings.iter().collect::<Vec<_>>().join(", ");
                 CliError::Usage(format!(
                     "grid.extra_columns: \"{}\": {} has no such column; known: {known}",
@@ -212,6 +212,10 @@ mod tests {
                 .map(|text| ExtraColumn::parse(text).unwrap())
                 .to_vec();
         assert_eq!(read_extra_columns(&also, &table).unwrap(), [Some(3.0), Some(2.0), None, None]);
+        std::fs::write(&table, "round,rate,learning_rate\n0,0.5,1.0\n").unwrap();
+        let also = [ExtraColumn::parse("rate@1").unwrap()];
+        assert_eq!((also[0].heading.as_str(), also[0].unknown_metric()), ("rate@1", None));
+        assert_eq!(read_extra_columns(&also, &table).unwrap(), [Some(0.5)], "columns of version 1 are read");
         std::fs::write(&table, "round,accuracy\n").unwrap();
         let error =
             read_extra_columns(&[ExtraColumn::parse("accurcy@1").unwrap()], &table).unwrap_err().to_string();

@@ -39,7 +39,8 @@ pub(crate) struct CellMetrics {
     pub(crate) virtual_s: f64,
     pub(crate) bytes_down: u64,
     pub(crate) bytes_up: u64,
-    pub(crate) never_heard: u64,
+    #[serde(alias = "never_heard")]
+    pub(crate) never_responded: u64,
     pub(crate) cep: Option<u64>,
     pub(crate) success_ratio: Option<f64>,
     pub(crate) jain: Option<f64>,
@@ -60,7 +61,7 @@ impl CellMetrics {
             virtual_s: summary.virtual_s,
             bytes_down: summary.bytes_down,
             bytes_up: summary.bytes_up,
-            never_heard: summary.never_heard,
+            never_responded: summary.never_responded,
             cep: selection.map(|selection| selection.cep),
             success_ratio: selection.and_then(|selection| selection.success_ratio),
             jain: selection.and_then(|selection| selection.jain),
@@ -187,7 +188,7 @@ const METRIC_COLUMNS: &[&str] = &[
     "virtual_s",
     "bytes_down",
     "bytes_up",
-    "never_heard",
+    "never_responded",
     "cep",
     "success_ratio",
     "jain",
@@ -210,6 +211,7 @@ mod tests {
                 ending: "rounds".to_owned(),
                 final_loss: Some(0.1 + 0.2),
                 virtual_s: 1.5,
+                never_responded: 3,
                 cep: Some(12),
                 jain: Some(0.7),
                 ..CellMetrics::default()
@@ -226,9 +228,11 @@ mod tests {
         assert_eq!((&again[0].method, &again[0].values, again[0].seed), (&row.method, &row.values, 7));
         assert_eq!(again[0].metrics, row.metrics);
         assert_eq!(varied_in_csv(&path).unwrap(), ["x.y"]);
-        // Files from before the columns of selection existed are read too.
+        // Files that were written by earlier versions, without columns of selection and with other names, are read too.
         let text = std::fs::read_to_string(&path).unwrap();
         let old = text.replace(",cep,success_ratio,jain", "").replace(",12,,0.7", "");
+        let old = old.replace(",never_responded,", ",never_heard,");
+        assert!(old.contains(",never_heard,"), "{old}");
         std::fs::write(&path, &old).unwrap();
         let (old, metrics) = (read_csv(&path, &also).unwrap(), &row.metrics);
         assert_eq!(old[0].metrics, CellMetrics { cep: None, jain: None, ..metrics.clone() });

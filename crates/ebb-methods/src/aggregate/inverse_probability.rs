@@ -201,11 +201,11 @@ mod tests {
         ] {
             let mut ipw = aggregator(IPW, text).unwrap();
             assert_eq!(4.0 * ipw.weigh(&world.round(0), &selected), expected);
-            assert_eq!(ipw.metrics()["chances_unknown"], unknown);
+            assert_eq!(ipw.metrics()["probabilities_unknown"], unknown);
         }
         let mut ipw = aggregator(IPW, "").unwrap();
         assert_eq!(4.0 * ipw.weigh(&world.round(0), &contribution(1, 1.0)), 1.0);
-        assert_eq!(ipw.metrics()["chances_unknown"], 1.0);
+        assert_eq!(ipw.metrics()["probabilities_unknown"], 1.0);
         let stands_in = Contribution { source: None, ..selected };
         assert_eq!(4.0 * ipw.weigh(&world.round(0), &stands_in), 1.0);
     }

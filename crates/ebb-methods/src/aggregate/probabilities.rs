@@ -118,7 +118,11 @@ impl ParticipationProbabilities {
     /// The number of updates with unknown probabilities, if any, for the record.
     pub(super) fn metrics(&self) -> Metrics {
         let learns = matches!(self.source, ProbabilitySource::Intervals | ProbabilitySource::Counts);
-        if learns { Metrics::new() } else { Metrics::from([("chances_unknown", f64::from(self.n_unknown))]) }
+        if learns {
+            Metrics::new()
+        } else {
+            Metrics::from([("probabilities_unknown", f64::from(self.n_unknown))])
+        }
     }
 
     fn history(&mut self, round: &Round<'_>, client: ClientId) -> &mut ResponseHistory {

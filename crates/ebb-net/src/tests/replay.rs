@@ -709,7 +709,7 @@ const REPLAYED: [&str; 18] = [
     "up",
     "busy",
     "asked",
-    "chance",
+    "inclusion_probability",
     "whole",
     "partial",
     "partial_steps",

@@ -383,7 +383,7 @@ fn write_explanation(page: &mut String, study: &Study) -> Result<(), Box<dyn Err
         of("FedCS", "accuracy@391-400"),
         of("Random", "success_ratio"),
         of("FedCS", "success_ratio"),
-        of("FedCS", "never_heard"),
+        of("FedCS", "never_responded"),
     )
     else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Rows as they are written, and the rows that other tests try things on.
+//! Rows as they are written, and example rows for other tests.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use ebb_round::{
 
 use super::*;
 
-/// A census of `n_clients`, of which those in `up` can be reached.
+/// A census of `n_clients`, with those in `up` up.
 pub(crate) fn census(n_clients: usize, up: &[usize]) -> Census {
     let mut census = Census::new();
     (0..n_clients).for_each(|idx| census.enrol(ClientId::new(idx), 10, 0));
@@ -18,7 +18,7 @@ pub(crate) fn census(n_clients: usize, up: &[usize]) -> Census {
     census
 }
 
-/// An answer of a client that did so many of ten steps.
+/// An update of a client that did this many of ten steps.
 pub(crate) fn client_update(client: usize, base: u32, steps: u32, loss: f32) -> ClientUpdate {
     let update = Update {
         delta: Parcel::default(),
@@ -34,7 +34,7 @@ pub(crate) fn client_update(client: usize, base: u32, steps: u32, loss: f32) -> 
     ClientUpdate { client: ClientId::new(client), inclusion_probability: None, update: Arc::new(update) }
 }
 
-/// A round in which clients 1, 2 and 3 were asked: 1 did all, 2 did part, 3 was silent.
+/// A round with clients 1, 2 and 3 selected: 1 did all of the work, 2 did part of it, 3 is absent.
 pub(crate) fn outcome(number: u32) -> Outcome {
     let selected =
         [1, 2, 3].map(|idx| Selected { client: ClientId::new(idx), inclusion_probability: Some(0.75) });
@@ -71,7 +71,7 @@ pub(crate) fn outcome(number: u32) -> Outcome {
     }
 }
 
-/// A row of [`outcome`], judged.
+/// A row of [`outcome`] with an evaluation.
 pub(crate) fn row(number: u32, loss: f64, accuracy: Option<f64>) -> Row {
     let mut outcome = outcome(number);
     outcome.score = Some(Score { loss, accuracy, ..Score::default() });
@@ -79,7 +79,22 @@ pub(crate) fn row(number: u32, loss: f64, accuracy: Option<f64>) -> Row {
     Row::new(&census(4, &[1, 2]), &outcome, None)
 }
 
-/// One update that stood in for a client.
+/// A row with every key, column and metric that had another name in version 1.
+pub(crate) fn row_with_every_renamed_key(number: u32) -> Row {
+    let mut outcome = outcome(number);
+    outcome.cohort.selected[1].inclusion_probability = None;
+    outcome.cohort.is_approximate = true;
+    outcome.response_info.response_times_s = vec![(ClientId::new(1), 0.5), (ClientId::new(2), 0.25)];
+    let metrics = Metrics::from([("gamma_l", 0.5)]);
+    outcome.decisions = vec![ClientDecision { client: ClientId::new(4), decision: "kept", metrics }];
+    outcome.metrics = [("memory_spilled_bytes", 64.0), ("probabilities_unknown", 2.0), ("theta", 0.5)].into();
+    outcome.oracle_silent = Some(vec![ClientId::new(2)]);
+    let oracle_clients = Some(Spread { mean: 0.5, worst_tenth: 0.25, std: 0.75, deciles: [0.5; 11] });
+    outcome.score = Some(Score { loss: 0.5, oracle_clients, ..Score::default() });
+    Row::new(&census(4, &[1, 2]), &outcome, None)
+}
+
+/// A stand-in for a client.
 fn stand_in(
     client: usize,
     source: Option<usize>,
@@ -101,7 +116,7 @@ fn stand_in(
     }
 }
 
-/// A round in which friends stood in for two clients and the mean for one, and an oracle looked on.
+/// A round with stand-ins from friends for two clients and from the mean for one, and oracle values.
 pub(crate) fn row_with_friends(number: u32) -> Row {
     let mut outcome = outcome(number);
     outcome.stand_ins = vec![
@@ -122,7 +137,7 @@ pub(crate) fn row_with_friends(number: u32) -> Row {
     Row::new(&census(4, &[1, 2]), &outcome, None)
 }
 
-/// A round of 5000 clients of which every third is up and answers, half of them in part.
+/// A round of 5000 clients. Every third is up and responds, half of them with part of the work.
 pub(crate) fn row_of_many(number: u32) -> Row {
     let n_clients = 5000;
     let every_third: Vec<_> = (0..n_clients).step_by(3).collect();
@@ -145,7 +160,7 @@ fn read_back(row: &Row) -> Row {
 }
 
 #[test]
-fn who_is_busy_how_long_updates_took_and_whose_outcome_is_imputed() {
+fn busy_clients_response_times_and_imputed_outcomes_are_recorded() {
     let mut census = census(4, &[1, 2]);
     census.set_busy(|busy| [0, 2].into_iter().for_each(|idx| busy.set(idx, true)));
     let mut outcome = outcome(0);
@@ -168,9 +183,9 @@ fn who_is_busy_how_long_updates_took_and_whose_outcome_is_imputed() {
     };
     assert_eq!(wrong("[null,0.25]", "[0.25]"), "`whole` and `partial` hold 2 clients, but `took_s` is for 1");
     assert_eq!(wrong(r#""imputed_by":"silent","#, ""), "`imputed` needs `imputed_by`");
-    // Of nobody is it known.
+    // No response time is known.
     outcome.response_info.response_times_s.clear();
-    assert!(Row::new(&census, &outcome, None).response_time_s.is_empty());
+    assert!(Row::new(&census, &outcome, None).took_s.is_empty());
 }
 
 #[test]
@@ -178,8 +193,8 @@ fn a_row_by_hand() {
     let row = Row::new(&census(4, &[1, 2]), &outcome(0), Some(&[0.1, -2.0]));
     let text = concat!(
         r#"{"round":0,"n_enrolled":4,"joined":[[0,3]],"left":[],"n_up":2,"up":[1,2],"asked":[1,2,3],"#,
-        r#""whole":[1],"partial":[2],"absent":[3],"chance":0.75,"partial_steps":[4],"late":[],"#,
-        r#""late_base":[],"refused":[],"refused_why":[],"rate":0.1,"train_loss":0.375,"#,
+        r#""whole":[1],"partial":[2],"absent":[3],"inclusion_probability":0.75,"partial_steps":[4],"late":[],"#,
+        r#""late_base":[],"refused":[],"refused_why":[],"learning_rate":0.1,"train_loss":0.375,"#,
         r#""train_accuracy":0.1875,"step_norm":2.5,"elapsed_s":1.5,"virtual_s":1.5,"bytes_down":30,"#,
         r#""bytes_up":20,"bytes_total":50,"model":[0.1,-2.0]}"#
     );
@@ -188,7 +203,7 @@ fn a_row_by_hand() {
 }
 
 #[test]
-fn everything_measured_comes_back() {
+fn every_value_is_read_back() {
     let mut outcome = outcome(5);
     outcome.joined = [0, 1, 2, 7, 9, 10].map(ClientId::new).to_vec();
     outcome.left = vec![ClientId::new(4)];
@@ -215,15 +230,15 @@ fn everything_measured_comes_back() {
     let row = Row::new(&census(12, &[]), &outcome, None);
     let mut again = read_back(&row);
     let decisions =
-        r#""judged":[{"client":4,"verdict":"kept","figures":{"gamma_l":0.5,"rounds_needed":null}}],"#;
+        r#""decisions":[{"client":4,"decision":"kept","metrics":{"gamma_l":0.5,"rounds_needed":null}}],"#;
     assert!(line(&row).contains(decisions), "{}", line(&row));
-    assert!(again.judged[0].figures["rounds_needed"].is_nan());
-    again.judged[0].figures.insert("rounds_needed".into(), f64::INFINITY);
+    assert!(again.decisions[0].metrics["rounds_needed"].is_nan());
+    again.decisions[0].metrics.insert("rounds_needed".into(), f64::INFINITY);
     assert_eq!(again, row);
     let sets =
         [("oracle_set_accuracy_all", 0.25), ("oracle_set_loss_all", 0.5), ("oracle_set_loss_old", 0.75)];
     assert_eq!(again.notes, sets.map(|(name, metric)| (name.to_owned(), metric)).into());
-    assert_eq!(again.oracle_silent, Some(vec![2]));
+    assert_eq!(again.oracle_absent_if_selected, Some(vec![2]));
     assert_eq!(again.joined, [[0, 2], [7, 7], [9, 10]]);
     assert_eq!(again.inclusion_probabilities(), [Some(0.75), None, Some(1.0 / 3.0)]);
     assert_eq!((again.late, again.late_base), (vec![9, 0], vec![2, 4]));
@@ -236,14 +251,14 @@ fn everything_measured_comes_back() {
 }
 
 #[test]
-fn who_stood_in_for_whom_by_hand() {
+fn stand_ins_by_hand() {
     let row = row_with_friends(0);
     let text = line(&row);
     let expected = concat!(
         r#""refused_why":[],"n_stand_ins":4,"stand_in_for":[0,0,3],"stand_in_by":[1,2,1],"#,
         r#""stand_in_age":[0,0,0],"stand_in_part":[0.75,0.25,1.0],"friend_similarity":[0.5,0.125,0.25],"#,
         r#""friend_met":[7,7,7],"friend_last_met":[4,4,4],"stand_in_by_none":[2],"#,
-        r#""notes":{"by_friend":2.0,"theta":null},"rate""#
+        r#""notes":{"by_friend":2.0,"theta":null},"learning_rate""#
     );
     assert!(text.contains(expected), "{text}");
     let expected = concat!(
@@ -261,7 +276,7 @@ fn who_stood_in_for_whom_by_hand() {
 #[test]
 fn lists_of_stand_ins_that_hold_no_information_are_left_out() {
     let mut outcome = outcome(5);
-    // Its own update of two rounds ago for client 3, and for client 0 a friend's.
+    // For client 3 its own update of two rounds ago, for client 0 the update of a friend.
     outcome.stand_ins = vec![stand_in(0, Some(1), 0, 1.0, Some(0.5)), stand_in(3, Some(3), 2, 1.0, None)];
     outcome.oracle_error = Some(OracleError {
         error2: 0.0,
@@ -276,7 +291,7 @@ fn lists_of_stand_ins_that_hold_no_information_are_left_out() {
     for key in absent {
         assert!(!text.contains(key), "{key}: {text}");
     }
-    assert!(text.contains(r#""stand_in_by":[1,3],"stand_in_age":[0,2],"rate""#), "{text}");
+    assert!(text.contains(r#""stand_in_by":[1,3],"stand_in_age":[0,2],"learning_rate""#), "{text}");
     let again = read_back(&row);
     assert_eq!((again.stand_in_fractions(), &again), (vec![1.0, 1.0], &row));
 }
@@ -296,7 +311,7 @@ fn in_large_fleets_stand_ins_are_counted_only() {
 fn large_sets_are_written_as_bits_and_small_ones_as_lists() {
     let row = row_of_many(1);
     let text = line(&row);
-    for key in ["up_bits", "asked_bits", "whole_bits", "partial_bits", "absent", "chance"] {
+    for key in ["up_bits", "asked_bits", "whole_bits", "partial_bits", "absent", "inclusion_probability"] {
         assert!(text.contains(&format!("\"{key}\":")), "{key}");
     }
     assert!(!text.contains("\"absent_bits\":") && !text.contains("\"asked\":"));
@@ -324,7 +339,7 @@ fn one_client_in_32_is_a_list_and_one_more_is_bits() {
 }
 
 #[test]
-fn a_number_that_json_cannot_hold_is_null_and_not_missing() {
+fn a_number_that_json_cannot_represent_is_null_and_not_missing() {
     let row = row(0, f64::INFINITY, None);
     assert!(line(&row).contains(r#""loss":null"#));
     let again = read_back(&row);
@@ -354,12 +369,12 @@ fn nobody_selected_means_no_probability_and_no_training_loss() {
     outcome.cohort.selected.clear();
     outcome.responses = Responses::default();
     let again = read_back(&Row::new(&census(4, &[]), &outcome, None));
-    assert_eq!((again.chance, again.train_loss, again.train_accuracy), (None, None, None));
+    assert_eq!((again.inclusion_probability, again.train_loss, again.train_accuracy), (None, None, None));
     assert_eq!((again.inclusion_probabilities(), again.n_selected()), (vec![], 0));
 }
 
 #[test]
-fn lists_that_belong_together_must_have_one_length() {
+fn lists_of_one_entry_per_client_must_have_equal_lengths() {
     let check = |from: &str, to: &str, expected: &str| {
         let text = line(&Row { loss: Some(1.0), ..row_with_friends(0) });
         assert!(text.contains(from), "{text}");
@@ -369,7 +384,11 @@ fn lists_that_belong_together_must_have_one_length() {
         }
     };
     check(r#""partial_steps":[4]"#, r#""partial_steps":[]"#, "`partial` holds 1 clients");
-    check(r#""chance":0.75"#, r#""chances":[0.1,0.2]"#, "`asked` holds 3 clients");
+    check(
+        r#""inclusion_probability":0.75"#,
+        r#""inclusion_probabilities":[0.1,0.2]"#,
+        "`asked` holds 3 clients",
+    );
     check(r#""asked":[1,2,3],"#, "", "either `asked` or `asked_bits`");
     check(r#""up":[1,2]"#, r#""up_bits":"!""#, "Invalid");
     check(r#""n_up":2"#, r#""n_up":3"#, "`up` holds 2 clients");
@@ -400,6 +419,6 @@ fn a_row_for_a_million_clients_is_short_and_quick() {
     let text = line(&Row::new(&census, &outcome, None));
     let took_s = began.elapsed().as_secs_f64();
     assert!(text.len() < 200_000, "{} bytes", text.len());
-    // Takes a millisecond; the bound only catches work that grows faster than the number of clients.
+    // It takes a millisecond. The bound only detects work that grows faster than the number of clients.
     assert!(took_s < 0.5, "{took_s} s");
 }

@@ -1,4 +1,4 @@
-//! The figures of a run as an event file, as TensorBoard reads it.
+//! The metrics of a run as an event file of TensorBoard.
 
 mod wire;
 
@@ -9,14 +9,14 @@ use crate::metrics::METRICS;
 use crate::{Row, RunFolder, disk};
 use wire::Message;
 
-/// The name of the event file: always the same, so that equal runs leave equal folders. TensorBoard asks no more of it than
-/// `tfevents`.
+/// The name of the event file. It is constant, so that equal runs write equal folders. TensorBoard only needs
+/// `tfevents` in it.
 pub const EVENTS: &str = "events.out.tfevents.0.ebbflow";
 
-/// Writes an event file into a folder: the settings as a text, then the figures of every round.
+/// Writes an event file into a folder: the settings as a text, then the metrics of every round.
 ///
-/// The step is the round, the time the virtual seconds until then, so that TensorBoard's relative axis is virtual time. All
-/// numbers are rounded to single precision; those that are not finite stand as such.
+/// The step is the round. The time is the virtual time at its end, so that the relative axis of TensorBoard
+/// shows virtual time. Numbers are rounded to single precision, also if they are not finite.
 pub fn write_tensorboard(run: &RunFolder, folder: &Path) -> Result<(), RecordError> {
     write(run.settings(), run.iter_rows()?, &folder.join(EVENTS))
 }
@@ -33,7 +33,7 @@ fn write(
         let mut now_s = 0.0;
         for row in rows {
             let row = row?;
-            // A time that is no number would leave TensorBoard without an axis.
+            // With a time that is not finite, TensorBoard would have no axis.
             now_s = if row.virtual_s.is_finite() { row.virtual_s } else { now_s };
             put(event_at(now_s, row.round).message(event::SUMMARY, &scalars(&row)))?;
         }
@@ -41,7 +41,7 @@ fn write(
     })
 }
 
-/// The numbers of the fields of an event.
+/// The field numbers of an event.
 mod event {
     pub(super) const WALL_TIME: u8 = 1;
     pub(super) const STEP: u8 = 2;
@@ -49,7 +49,7 @@ mod event {
     pub(super) const SUMMARY: u8 = 5;
 }
 
-/// The numbers of the fields of a summary, and of what one holds.
+/// The field numbers of a summary and of its parts.
 mod summary {
     pub(super) const VALUE: u8 = 1;
     pub(super) const TAG: u8 = 1;
@@ -60,19 +60,19 @@ mod summary {
     pub(super) const PLUGIN_NAME: u8 = 1;
 }
 
-/// The numbers of the fields of a tensor, and of the type of one that holds texts.
+/// The field numbers of a tensor, and the type of one that holds texts.
 mod tensor {
     pub(super) const TYPE: u8 = 1;
     pub(super) const TEXT: u8 = 8;
     pub(super) const OF_TEXTS: u64 = 7;
 }
 
-/// An event of this time and round.
+/// An event with this time and round.
 fn event_at(now_s: f64, round: u32) -> Message {
     Message::default().double(event::WALL_TIME, now_s).whole(event::STEP, u64::from(round))
 }
 
-/// What was measured in a round: every figure under its tag, and the notes.
+/// The values of a round under their tags.
 fn scalars(row: &Row) -> Message {
     let metrics = METRICS.iter().filter(|metric| !metric.tag.is_empty());
     let metrics = metrics.filter_map(|metric| Some((metric.tag.to_owned(), metric.value.to_f32(row)?)));
@@ -95,7 +95,7 @@ fn text(tag: &str, text: &str) -> Message {
     Message::default().message(summary::VALUE, &value)
 }
 
-/// Lines that Markdown leaves as they are, whatever stands in them.
+/// The text as a code block, which Markdown shows unchanged.
 fn markdown_code(text: &str) -> String {
     text.lines().map(|line| format!("    {line}\n")).collect()
 }
@@ -108,13 +108,13 @@ mod tests {
     use super::*;
     use crate::row::tests::{row, row_with_friends};
 
-    /// A field of a message: its number, and its bytes as they lie there; whole numbers are spread to eight.
+    /// A field of a message: its number, and its bytes. Integers are extended to eight bytes.
     type Field = (u64, Vec<u8>);
 
     /// A time, a step, and tags with values.
     type Event = (f64, u64, Vec<(String, f32)>);
 
-    /// The messages of a file, whose frames must be right to the last byte.
+    /// The messages of a file. Their frames must be valid to the last byte.
     fn messages(mut bytes: &[u8]) -> Vec<&[u8]> {
         let mut found = Vec::new();
         while !bytes.is_empty() {
@@ -176,7 +176,7 @@ mod tests {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// What is written of these rows: the events after the version and the settings.
+    /// The events of these rows, after those of the version and the settings.
     fn written(rows: &[Row]) -> Vec<Event> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(EVENTS);
@@ -218,8 +218,8 @@ mod tests {
             ("clients/absent", 1.0),
             ("clients/refused", 0.0),
             ("clients/stand_ins", 0.0),
-            ("clients/chance", 0.75),
-            ("train/rate", 0.1),
+            ("clients/inclusion_probability", 0.75),
+            ("train/learning_rate", 0.1),
             ("train/loss", 0.375),
             ("train/accuracy", 0.1875),
             ("train/step_norm", 2.5),
@@ -239,8 +239,8 @@ mod tests {
     fn role_metrics_and_oracles_have_groups_of_their_own() {
         let found = written(&[row_with_friends(0)]);
         let of = |group: &str| -> Vec<_> {
-            let inside = found[0].2.iter().filter(|(tag, _)| tag.starts_with(group));
-            inside.map(|(tag, number)| (tag[group.len()..].to_owned(), *number)).collect()
+            let in_group = found[0].2.iter().filter(|(tag, _)| tag.starts_with(group));
+            in_group.map(|(tag, number)| (tag[group.len()..].to_owned(), *number)).collect()
         };
         let pairs = |all: &[(&str, f32)]| -> Vec<_> {
             all.iter().map(|(tag, number)| ((*tag).to_owned(), *number)).collect()

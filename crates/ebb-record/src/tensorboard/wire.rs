@@ -1,29 +1,29 @@
-//! The bytes of an event file: messages of Protocol Buffers, each in a frame with checksums.
+//! The bytes of an event file: Protocol Buffers messages in frames with checksums.
 
 use std::io::{self, Write};
 
 use crc::{CRC_32_ISCSI, Crc};
 
-/// A message in the making, field by field.
+/// A message, built field by field.
 #[derive(Debug, Default)]
 pub(super) struct Message(Vec<u8>);
 
 impl Message {
-    /// Adds a whole number.
+    /// Adds an unsigned integer.
     pub(super) fn whole(mut self, field: u8, number: u64) -> Self {
         self.key(field, 0);
         self.varint(number);
         self
     }
 
-    /// Adds a number of double precision.
+    /// Adds a number in double precision.
     pub(super) fn double(mut self, field: u8, number: f64) -> Self {
         self.key(field, 1);
         self.0.extend(number.to_le_bytes());
         self
     }
 
-    /// Adds a number of single precision.
+    /// Adds a number in single precision.
     pub(super) fn single(mut self, field: u8, number: f32) -> Self {
         self.key(field, 5);
         self.0.extend(number.to_le_bytes());
@@ -40,7 +40,7 @@ impl Message {
         self.bytes(field, &message.0)
     }
 
-    /// Writes it in its frame: its length, the checksum of that, itself, and its own checksum.
+    /// Writes the message in a frame: length, checksum of the length, message, checksum of the message.
     pub(super) fn write(&self, to: &mut impl Write) -> io::Result<()> {
         let length = (self.0.len() as u64).to_le_bytes();
         to.write_all(&length)?;
@@ -60,7 +60,7 @@ impl Message {
         self.varint(u64::from(field) << 3 | u64::from(kind));
     }
 
-    /// Seven bits a byte, the lowest first; the eighth says that more follow.
+    /// Seven bits per byte, the lowest first. The eighth bit marks that more follow.
     fn varint(&mut self, mut number: u64) {
         while number >= 0x80 {
             self.0.push(number as u8 | 0x80);
@@ -72,7 +72,7 @@ impl Message {
 
 const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 
-/// The checksum, turned and moved: that of bytes which hold their own checksum would say little.
+/// The CRC-32C, rotated and offset. A plain CRC of data that contains its own CRC would be weak.
 pub(super) fn masked_crc(bytes: &[u8]) -> u32 {
     CRC32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -91,9 +91,9 @@ mod tests {
 
     #[test]
     fn the_mask_by_hand() {
-        // 0xe3069283 turned right by 15 bits is 0x2507c60d.
+        // 0xe3069283 rotated right by 15 bits is 0x2507c60d.
         assert_eq!(masked_crc(b"123456789"), 0x2507_c60d + 0xa282_ead8);
-        // And the sum may overflow: of nothing the checksum is 0, of zeros it is 0x8a9136aa.
+        // The sum may overflow. The checksum of nothing is 0, that of zeros 0x8a9136aa.
         assert_eq!(masked_crc(b""), 0xa282_ead8);
         assert_eq!(masked_crc(&[0; 32]), 0x6d55_1522_u32.wrapping_add(0xa282_ead8));
     }

@@ -1,11 +1,12 @@
-//! Runs that are killed, damaged and taken up again.
+//! Runs that are killed, damaged and resumed.
 
 use ebb_round::Tensor;
 
 use std::io::Write;
 
 use super::*;
-use crate::row::tests::row;
+use crate::old_names::tests::to_version_1;
+use crate::row::tests::{row, row_with_every_renamed_key};
 use crate::similarity::tests::similarity_matrix;
 use crate::{LOCK, Rollback, SERVER_STORE, SIMILARITIES};
 
@@ -21,7 +22,7 @@ fn create(folder: &Path) -> RunWriter {
     RunWriter::create(folder, &header(), "seed = 7\n", None).unwrap()
 }
 
-/// Appends the rounds of the range and the time they took.
+/// Appends rounds and their wall times.
 fn append_rounds(writer: &mut RunWriter, rounds: std::ops::Range<u32>) {
     for number in rounds {
         writer.append(&row(number, 1.0 / f64::from(number + 3), Some(0.5))).unwrap();
@@ -33,7 +34,7 @@ fn finish(writer: RunWriter) {
     writer.finish("rounds", &layout(), &[1.0, 2.0], None, None).unwrap();
 }
 
-/// Where the checkpoint after so many rounds stands.
+/// The path of the checkpoint after this many rounds.
 fn checkpoint(folder: &Path, after: u32) -> PathBuf {
     checkpoint::path(folder, after)
 }
@@ -48,7 +49,7 @@ fn rounds(folder: &Path) -> Vec<u32> {
     RunFolder::open(folder).unwrap().rows().unwrap().iter().map(|row| row.round).collect()
 }
 
-/// Every file but those that may differ between equal runs.
+/// Every file, except those that may differ between equal runs.
 fn contents(folder: &Path) -> Vec<(OsString, Vec<u8>)> {
     let entries = |folder: &Path| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let (below, files): (Vec<_>, Vec<_>) = entries(folder).partition(|entry| entry.path().is_dir());
@@ -93,7 +94,7 @@ fn run_json_by_hand() {
     let header = Header { recipe: Some("fedavg".into()), ..header() };
     RunWriter::create(&folder, &header, "123456789", None).unwrap();
     let expected = concat!(
-        "{\n  \"format\": \"ebbflow-run\",\n  \"version\": 1,\n  \"program\": \"ebbflow 0.1.0\",\n",
+        "{\n  \"format\": \"ebbflow-run\",\n  \"version\": 2,\n  \"program\": \"ebbflow 0.1.0\",\n",
         "  \"seed\": 7,\n  \"kernels\": \"portable\",\n  \"recipe\": \"fedavg\",\n  \"n_params\": 2,\n",
         "  \"settings\": \"cbf43926\"\n}\n"
     );
@@ -125,7 +126,7 @@ fn a_run_that_was_killed_and_resumed_has_the_same_bytes() {
         torn_wall.write_all(b"{\"round\":4,\"wall_s\":9.0}\n{\"rou").unwrap();
         let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
         assert_eq!(state.as_deref(), Some(&b"after 4"[..]));
-        // Nothing is cut before its round was played again.
+        // Nothing is removed before its round was repeated.
         assert!(fs::read(folder.join(ROUNDS)).unwrap() == bytes[..cut]);
         append_rounds(&mut writer, 4..9);
         assert_eq!(writer.take_warnings(), [""; 0]);
@@ -134,6 +135,51 @@ fn a_run_that_was_killed_and_resumed_has_the_same_bytes() {
         let walls = RunFolder::open(&folder).unwrap().wall_times().unwrap();
         let wall_s = |round| if round == 4 { 9.0 } else { 0.25 };
         assert_eq!(walls, (0..9).map(|round| WallTime { round, wall_s: wall_s(round) }).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_resumed_run_of_version_1_keeps_its_rows_and_is_read_whole() {
+    let place = tempfile::tempdir().unwrap();
+    for (name, is_served) in [("simulated", false), ("served", true)] {
+        let folder = place.path().join(name);
+        drop(create(&folder));
+        let run_json = fs::read_to_string(folder.join(RUN)).unwrap();
+        fs::write(folder.join(RUN), run_json.replace("\"version\": 2", "\"version\": 1")).unwrap();
+        if is_served {
+            fs::write(folder.join(SERVER_STORE), "").unwrap();
+        }
+        let rows = (0..5).map(row_with_every_renamed_key).collect::<Vec<_>>();
+        let lines = rows.iter().map(|row| serde_json::to_string(row).unwrap() + "\n").collect::<Vec<_>>();
+        let old_lines = lines.iter().map(|line| to_version_1(line)).collect::<Vec<_>>();
+        // Version 1 recorded two rounds, wrote a checkpoint, recorded two more, and was killed in the fifth.
+        let before = old_lines[..2].concat();
+        fs::write(folder.join(ROUNDS), &before).unwrap();
+        let position = RowsPosition {
+            rows_len: before.len() as u64,
+            rows_checksum: Some(crc32fast::hash(before.as_bytes())),
+            next_round: 2,
+        };
+        checkpoint::write(&folder, position, b"after 2").unwrap();
+        fs::write(folder.join(ROUNDS), old_lines[..4].concat() + &old_lines[4][..40]).unwrap();
+        let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
+        assert_eq!(state.as_deref(), Some(&b"after 2"[..]));
+        rows[2..3].iter().for_each(|row| drop(writer.append(row).unwrap()));
+        writer.checkpoint(b"after 3").unwrap();
+        drop(writer);
+        let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
+        assert_eq!(state.as_deref(), Some(&b"after 3"[..]));
+        rows[3..].iter().for_each(|row| drop(writer.append(row).unwrap()));
+        assert_eq!(writer.take_warnings(), [""; 0], "{name}");
+        let summary = writer.finish("rounds", &layout(), &[1.0, 2.0], None, None).unwrap();
+        let found = fs::read_to_string(folder.join(ROUNDS)).unwrap();
+        assert_eq!(found, old_lines[..4].concat() + &lines[4], "{name}");
+        let run = RunFolder::open(&folder).unwrap();
+        assert_eq!((run.rows().unwrap(), run.summary().unwrap()), (rows, Some(summary)));
+        let table = fs::read_to_string(folder.join(CSV_TABLE)).unwrap();
+        let head = table.lines().next().unwrap();
+        assert!(head.ends_with(",note_memory_spilled_bytes,note_probabilities_unknown,note_theta"), "{head}");
+        assert_eq!(table.lines().count(), 6);
     }
 }
 
@@ -157,7 +203,7 @@ fn similarities_of_a_run_that_was_killed_are_those_of_one_that_was_not() {
     add_similarities(&mut writer, 4);
     writer.checkpoint(b"after 4").unwrap();
     append_rounds(&mut writer, 4..5);
-    // Another end than the one that comes of it in the end.
+    // A similarity file that the resumed run does not write.
     add_similarities(&mut writer, 5);
     drop(writer);
     fs::write(folder.join(SIMILARITIES).join("round-000006.parquet.new"), b"half").unwrap();
@@ -198,7 +244,7 @@ fn one_writer_at_a_time() {
 }
 
 #[test]
-fn whatever_stands_there_already_is_left_alone() {
+fn existing_files_are_left_alone() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     drop(create(&folder));
@@ -212,7 +258,7 @@ fn whatever_stands_there_already_is_left_alone() {
 }
 
 #[test]
-fn what_to_do_about_what_stands_there_depends_on_what_it_is() {
+fn the_remedy_depends_on_the_content_of_the_folder() {
     let place = tempfile::tempdir().unwrap();
     let check = |name: &str, expected: &str| {
         let path = place.path().join(name);
@@ -233,7 +279,7 @@ fn what_to_do_about_what_stands_there_depends_on_what_it_is() {
 }
 
 #[test]
-fn a_run_does_not_go_on_with_other_settings() {
+fn a_run_does_not_resume_with_other_settings() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
@@ -244,12 +290,13 @@ fn a_run_does_not_go_on_with_other_settings() {
     fs::write(folder.join(SETTINGS), "seed = 8\n").unwrap();
     let before = contents(&folder);
     let error = RunWriter::reopen(&folder).unwrap_err().to_string();
-    let expected = "settings.toml: damaged: it, or its checksum in run.json, changed since the run began; put back the two";
+    let expected =
+        "settings.toml: damaged: it or its checksum in run.json changed since the run began; put back both";
     assert!(error.contains(expected), "{error}");
     assert!(error.ends_with(&format!("with `ebbflow run {}`", folder.display())), "{error}");
     assert!(contents(&folder) == before);
 
-    // Without the checksum, as in a run.json made by hand, there is nothing to compare with.
+    // A run.json written by hand has no checksum, and nothing is compared.
     let text = fs::read_to_string(folder.join(RUN)).unwrap();
     let (text, _) = text.split_once(",\n  \"settings\"").unwrap();
     fs::write(folder.join(RUN), format!("{text}}}")).unwrap();
@@ -257,7 +304,7 @@ fn a_run_does_not_go_on_with_other_settings() {
 }
 
 #[test]
-fn that_a_run_is_finished_is_reported_before_all_else() {
+fn a_finished_run_is_reported_before_anything_else() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     finish(create(&folder));
@@ -327,7 +374,7 @@ fn a_damaged_checkpoint_is_an_error_that_touches_nothing() {
         let before = contents(&folder);
         let error = RunWriter::reopen(&folder).unwrap_err().to_string();
         assert!(error.contains("checkpoint-000002.ebb: damaged: "), "byte {at}: {error}");
-        let remedy = format!("begin the run again from its record with `ebbflow run {}`", folder.display());
+        let remedy = format!("start the run again from its record with `ebbflow run {}`", folder.display());
         assert!(error.ends_with(&remedy), "byte {at}: {error}");
         assert!(contents(&folder) == before, "byte {at}");
     }
@@ -350,13 +397,13 @@ fn rows_that_do_not_reach_the_checkpoint_are_damage() {
         assert!(error.contains("rounds.jsonl: damaged") && error.contains(expected), "{error}");
         assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), content);
     };
-    check(&bytes[..bytes.len() - 1], "the checkpoint counts on");
+    check(&bytes[..bytes.len() - 1], "the checkpoint expects");
     check(b"", "it has 0 bytes");
     check(&[&bytes[..], &bytes[..]].concat()[1..], "no row ends at byte");
-    // One bit would be put right.
+    // A single bit would be corrected.
     let mut flipped = bytes.clone();
     (flipped[9], flipped[60]) = (flipped[9] ^ 1, flipped[60] ^ 2);
-    check(&flipped, "the rows of the first 2 rounds are not those");
+    check(&flipped, "the checksum of the first 2 rows does not match");
 }
 
 #[test]
@@ -372,7 +419,7 @@ fn a_newer_run_or_no_run_is_not_reopened() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_is_named_and_the_run_goes_on_from_its_checkpoint() {
+fn a_full_disk_is_named_and_the_run_resumes_from_its_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
@@ -384,7 +431,7 @@ fn a_full_disk_is_named_and_the_run_goes_on_from_its_checkpoint() {
     let path = folder.join(ROUNDS);
     assert_eq!(error, format!("writing {}: No space left on device (os error 28)", path.display()));
     drop(writer);
-    // What a disk that filled up in the middle of the line would have taken.
+    // The bytes that a disk takes which fills up in the middle of the line.
     File::options().append(true).open(&path).unwrap().write_all(b"{\"round\":3,\"n_en").unwrap();
     assert_eq!(rounds(&folder), [0, 1, 2]);
     let (mut writer, state) = RunWriter::reopen(&folder).unwrap();
@@ -420,7 +467,7 @@ fn what_could_not_be_written_at_a_checkpoint_is_written_at_the_next_try() {
     append_rounds(&mut writer, 0..2);
     writer.checkpoint(b"after 2").unwrap();
     append_rounds(&mut writer, 2..4);
-    // Something stands where the new files go.
+    // A folder is in the place of the new files.
     let in_the_way = disk::temp_name(&checkpoint(&folder, 4));
     fs::create_dir(&in_the_way).unwrap();
     fs::create_dir(folder.join(SIMILARITIES)).unwrap();
@@ -430,7 +477,7 @@ fn what_could_not_be_written_at_a_checkpoint_is_written_at_the_next_try() {
     writer.checkpoint(b"after 4").unwrap_err();
     append_rounds(&mut writer, 4..5);
     fs::remove_dir(in_the_way).unwrap();
-    // There is no checkpoint without the friends that belong before it.
+    // No checkpoint is written without the similarities that belong before it.
     let error = writer.checkpoint(b"after 5").unwrap_err().to_string();
     assert!(error.contains("round-000004.parquet"), "{error}");
     fs::remove_dir(friends_in_the_way).unwrap();
@@ -453,7 +500,7 @@ fn with_two_checkpoints(folder: &Path) -> Vec<u8> {
 }
 
 #[test]
-fn a_damaged_checkpoint_is_passed_over_for_the_older_one_with_a_warning() {
+fn a_damaged_checkpoint_is_skipped_for_the_older_one_with_a_warning() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let bytes = with_two_checkpoints(&folder);
@@ -463,13 +510,13 @@ fn a_damaged_checkpoint_is_passed_over_for_the_older_one_with_a_warning() {
     let [warning] = writer.take_warnings().try_into().unwrap();
     let (newer, older) = (checkpoint(&folder, 4), checkpoint(&folder, 2));
     let expected = format!(
-        "{}: damaged: its checksum does not match; going on from {}",
+        "{}: damaged: its checksum does not match; resuming from {}",
         newer.display(),
         older.display()
     );
     assert_eq!(warning, expected);
     assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes);
-    // The damaged one is none of the last two, and is replaced once its round is there.
+    // The damaged checkpoint is not counted, and is replaced when its round is reached.
     append_rounds(&mut writer, 2..3);
     writer.checkpoint(b"after 3").unwrap();
     assert!(older.exists());
@@ -484,7 +531,7 @@ fn a_damaged_checkpoint_is_passed_over_for_the_older_one_with_a_warning() {
 }
 
 #[test]
-fn a_run_of_an_earlier_version_goes_on_from_its_only_checkpoint() {
+fn a_run_of_an_earlier_version_resumes_from_its_only_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let mut writer = create(&folder);
@@ -503,7 +550,7 @@ fn a_run_of_an_earlier_version_goes_on_from_its_only_checkpoint() {
 }
 
 #[test]
-fn a_flipped_bit_in_the_rows_is_found_by_their_checksum_and_put_right() {
+fn a_flipped_bit_in_the_rows_is_detected_by_their_checksum_and_corrected() {
     let place = tempfile::tempdir().unwrap();
     let straight = place.path().join("straight");
     let bytes = with_two_checkpoints(&straight);
@@ -521,13 +568,12 @@ fn a_flipped_bit_in_the_rows_is_found_by_their_checksum_and_put_right() {
 }
 
 #[test]
-fn damaged_rows_are_noticed_and_written_anew_from_the_older_checkpoint() {
+fn damaged_rows_are_detected_and_written_again_from_the_older_checkpoint() {
     let place = tempfile::tempdir().unwrap();
     let straight = place.path().join("straight");
     let bytes = with_two_checkpoints(&straight);
     let ends: Vec<_> = (0..bytes.len()).filter(|&at| bytes[at] == b'\n').collect();
-    // Two bytes of round 3, and its end, between the checkpoints; a digit and a brace of round 5, beyond
-    // both.
+    // Two bytes of round 3 and its end, between the checkpoints; a digit and a brace of round 5, after both.
     let damages = [
         (vec![ends[2] + 1, ends[2] + 2], 3),
         (vec![ends[3] - 1, ends[3]], 3),
@@ -537,7 +583,7 @@ fn damaged_rows_are_noticed_and_written_anew_from_the_older_checkpoint() {
     for (which, (damaged, round)) in damages.into_iter().enumerate() {
         let folder = place.path().join(format!("damaged-{which}"));
         with_two_checkpoints(&folder);
-        // Served or not makes no difference where it is plain that this is damage.
+        // Clear damage is handled equally in served and simulated runs.
         fs::write(folder.join(SERVER_STORE), "").unwrap();
         damaged.iter().for_each(|&at| flip(&folder.join(ROUNDS), at, 2));
         let before = fs::read(folder.join(ROUNDS)).unwrap();
@@ -549,7 +595,7 @@ fn damaged_rows_are_noticed_and_written_anew_from_the_older_checkpoint() {
         append_rounds(&mut writer, from..6);
         let [warning] = writer.take_warnings().try_into().unwrap();
         let kept = folder.join(format!("rounds.jsonl.cut-at-{round:06}"));
-        assert!(warning.contains(&format!("the row of round {round} was recorded otherwise")), "{warning}");
+        assert!(warning.contains(&format!("the recorded row of round {round} differs")), "{warning}");
         assert!(warning.ends_with(&kept.display().to_string()), "{warning}");
         assert!(before.ends_with(&fs::read(&kept).unwrap()), "{which}");
         assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes, "{which}");
@@ -564,7 +610,7 @@ fn dying_between_the_copy_of_damaged_rows_and_their_cut_leaves_one_copy() {
     let beyond = bytes.split_inclusive(|&byte| byte == b'\n').take(4).map(<[u8]>::len).sum();
     flip(&folder.join(ROUNDS), beyond + 9, 0);
     let damaged = fs::read(folder.join(ROUNDS)).unwrap();
-    // Somebody's own of another time is left alone, and what was copied before is not copied again.
+    // A copy of another time remains, and the same rows are not copied again.
     let [own, kept] =
         ["rounds.jsonl.cut-at-000004", "rounds.jsonl.cut-at-000004-2"].map(|name| folder.join(name));
     fs::write(&own, "of another time").unwrap();
@@ -587,11 +633,11 @@ fn a_served_run_whose_journal_is_of_another_time_changes_nothing() {
     let (mut writer, _) = RunWriter::reopen(&folder).unwrap();
     assert_eq!((writer.next_round(), writer.n_recorded_rounds().unwrap()), (4, 6));
     let error = writer.append(&row(4, 0.123, Some(0.25))).unwrap_err().to_string();
-    assert!(error.contains("round 4 is recorded otherwise than the journal"), "{error}");
+    assert!(error.contains("the recorded round 4 differs from that of the journal"), "{error}");
     assert!(error.ends_with(&format!("ebbflow rollback {} --to 4", folder.display())), "{error}");
     drop(writer);
     assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes);
-    // A simulation makes its rows again by itself; what stood there is kept all the same.
+    // A simulation repeats its rows. The old ones are kept in any case.
     fs::remove_file(folder.join(SERVER_STORE)).unwrap();
     let (mut writer, _) = RunWriter::reopen(&folder).unwrap();
     writer.append(&row(4, 0.123, Some(0.25))).unwrap();
@@ -600,7 +646,7 @@ fn a_served_run_whose_journal_is_of_another_time_changes_nothing() {
 }
 
 #[test]
-fn a_served_run_without_a_usable_checkpoint_goes_on_from_its_start_and_never_into_a_simulation() {
+fn a_served_run_without_a_usable_checkpoint_resumes_from_its_start_and_never_as_a_simulation() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let bytes = with_two_checkpoints(&folder);
@@ -611,7 +657,7 @@ fn a_served_run_without_a_usable_checkpoint_goes_on_from_its_start_and_never_int
     assert_eq!((state, writer.next_round(), writer.n_recorded_rounds().unwrap()), (None, 0, 6));
     let warnings = writer.take_warnings();
     assert!(
-        warnings.len() == 2 && warnings.iter().all(|warning| warning.ends_with("going on from the start"))
+        warnings.len() == 2 && warnings.iter().all(|warning| warning.ends_with("resuming from the start"))
     );
     assert_eq!(fs::read(folder.join(ROUNDS)).unwrap(), bytes);
     drop(writer);
@@ -624,13 +670,15 @@ fn a_served_run_without_a_usable_checkpoint_goes_on_from_its_start_and_never_int
 }
 
 #[test]
-fn a_run_goes_back_to_a_checkpoint_and_keeps_a_copy_of_what_came_after() {
+fn a_run_returns_to_a_checkpoint_and_keeps_a_copy_of_later_rows() {
     let place = tempfile::tempdir().unwrap();
     let folder = place.path().join("run");
     let bytes = with_two_checkpoints(&folder);
     let error = Rollback::find(&folder, 1).unwrap_err().to_string();
     assert!(
-        error.contains("no checkpoint is from round 1 or before; there are those after 2, 4 rounds"),
+        error.contains(
+            "there is no usable checkpoint of round 1 or earlier; there are some after 2, 4 rounds"
+        ),
         "{error}"
     );
     let back = Rollback::find(&folder, 3).unwrap();

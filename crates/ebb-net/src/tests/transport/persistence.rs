@@ -13,7 +13,7 @@ fn the_server_stops_if_a_member_cannot_be_written() {
     let refused = fixture.client_runtime.block_on(entering).map(drop).unwrap_err();
     assert_eq!(refused.code(), tonic::Code::Internal, "{refused}");
     // Otherwise a client that enrols again would be told that it is a member, and be none after a restart.
-    let stopped = fixture.server.shared().check().unwrap_err();
+    let stopped = fixture.server.shared().check().unwrap_err().to_string();
     assert!(stopped.contains("writing the server's store"), "{stopped}");
 }
 
