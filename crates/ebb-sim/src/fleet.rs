@@ -343,8 +343,8 @@ impl SimFleet {
     }
 }
 
-/// Whether the clock has reached the time of an update. Both are sums over the rounds that an update can be in
-/// flight, so their roundings are allowed for.
+/// Whether the clock has reached the time of an update. Both are sums over the rounds that an update can be
+/// in flight, so their roundings are allowed for.
 fn has_arrived(time_s: f64, clock_s: f64) -> bool {
     is_within(time_s, clock_s, 2 * (MAX_STALENESS_ROUNDS + 1))
 }

@@ -464,7 +464,7 @@ fn updates_take_as_long_as_their_bytes() {
 fn too_long_uploads_are_reported_where_they_were_set() {
     let check = |world: &str, expected: &str| {
         let Err(error) = link_fleet(world) else { panic!("it was accepted") };
-        assert_eq!(error.to_string(), format!("{expected}: more than 1000000000 seconds; give less"));
+        assert_eq!(error.to_string(), format!("{expected}: it is more than 1000000000 seconds; give less"));
     };
     check("upload_s = 2e9", "test:6:1: world.upload_s = 2000000000.0");
     check("[world.link]\nupload_s = 2e9", "test:7:1: world.link.upload_s = 2000000000.0");

@@ -218,9 +218,13 @@ fn numbers_beyond_reason() {
     refused(
         SMALL,
         &["world.step_s=1e12"],
-        "--set world.step_s=1e12: more than 1000000000 seconds; give less",
+        "--set world.step_s=1e12: it is more than 1000000000 seconds; give less",
     );
-    refused(SMALL, &["world.speed_spread=1e5"], "--set world.speed_spread=1e5: give at most 10");
+    refused(
+        SMALL,
+        &["world.speed_spread=1e5"],
+        "--set world.speed_spread=1e5: it is too large; give at most 10",
+    );
     refused(
         SMALL,
         &["data.samples=4294967295"],
