@@ -13,7 +13,7 @@ fn where_a_member_cannot_be_written_down_the_server_stops() {
     let refused = house.client_runtime.block_on(entering).map(drop).unwrap_err();
     assert_eq!(refused.code(), tonic::Code::Internal, "{refused}");
     // Else it would be told that it is a member when it asks again, and be none after a restart.
-    let stopped = house.server.shared().check().unwrap_err();
+    let stopped = house.server.shared().check().unwrap_err().to_string();
     assert!(stopped.contains("writing the server's store"), "{stopped}");
 }
 
