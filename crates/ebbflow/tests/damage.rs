@@ -47,8 +47,15 @@ fn holds(folder: &Path, before: &str) -> bool {
 }
 
 /// The remedies that messages may name.
-const REMEDIES: [&str; 6] =
-    ["put back", "put it back", "ebbflow serve ", "ebbflow rollback ", "ebbflow revoke ", "--out"];
+const REMEDIES: [&str; 7] = [
+    "put back",
+    "put it back",
+    "restore ",
+    "ebbflow serve ",
+    "ebbflow rollback ",
+    "ebbflow revoke ",
+    "--out",
+];
 
 #[test]
 fn a_flipped_bit_anywhere_in_a_servers_folder_costs_no_record() {

@@ -151,7 +151,7 @@ fn missing_features_of_a_worker_are_reported_before_the_first_job() {
     let worker = who_can("\"momentum\"");
     arguments.extend(worker.iter().map(String::as_str));
     let message = error_of(&arguments);
-    assert!(message.contains("can do push, and this one"), "{message}");
+    assert!(message.contains("supports push, and this worker"), "{message}");
 }
 
 /// The exit code with which a client ends by itself, and its output.

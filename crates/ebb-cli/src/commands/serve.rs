@@ -67,7 +67,7 @@ pub(crate) fn run(registry: &Registry, args: &Serve) -> Result<(), CliError> {
         // The server was killed after the end of the run, perhaps before all clients knew of it.
         let (folder, url) = (folder.display(), url(&served, &table));
         print_message(&format!(
-            "{folder}: the run is finished; clients learn this at {url}. For another run, give --out"
+            "{folder}: the run is finished, which clients learn at {url}; for another run, give --out"
         ));
         served.end_run_within(MAX_RETRY_INTERVAL);
         return Ok(());
