@@ -8,7 +8,7 @@
 //! | `replayed.jsonl` | in a replay, the rows of the replayed run | once, at creation |
 //! | `rounds.jsonl` | one line per round, with a [`Row`] | after each round |
 //! | `wall.jsonl` | wall time of each round: the only file that equal runs do not share | after each round |
-//! | `checkpoint-NNNNNN.ebb` | state to resume from, and position in the rows | periodically, removed at the end |
+//! | `checkpoint-NNNNNN.ebb` | state to resume from, position in the rows | periodically, gone at the end |
 //! | `friends/round-NNNNNN.parquet` | similarity of pairs of clients | with checkpoints, and at the end |
 //! | `rounds.csv` | the scalars of `rounds.jsonl` | at the end |
 //! | `model.safetensors` | the final model | at the end |

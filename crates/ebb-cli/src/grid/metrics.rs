@@ -228,7 +228,7 @@ mod tests {
         assert_eq!((&again[0].method, &again[0].values, again[0].seed), (&row.method, &row.values, 7));
         assert_eq!(again[0].metrics, row.metrics);
         assert_eq!(varied_in_csv(&path).unwrap(), ["x.y"]);
-        // Files that were written by earlier versions, without columns of selection and with other names, are read too.
+        // Files of earlier versions lack columns of selection, and have other names.
         let text = std::fs::read_to_string(&path).unwrap();
         let old = text.replace(",cep,success_ratio,jain", "").replace(",12,,0.7", "");
         let old = old.replace(",never_responded,", ",never_heard,");
