@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn wrong_settings_are_refused() {
         let message = aggregator(ENTRY, "kind = \"krum\"\nsuspects = 0.5").err().unwrap();
-        assert!(message.contains("suspects") && message.contains("below 0.5"), "{message}");
+        assert!(message.contains("suspects") && message.contains("less than 0.5"), "{message}");
         let text = "[aggregate]\nkind = \"krum\"\n[substitute]\nkind = \"friend\"\n";
         let message = aggregator(ENTRY, text).err().unwrap();
         assert!(message.contains("stand-ins are similar to their sources"), "{message}");

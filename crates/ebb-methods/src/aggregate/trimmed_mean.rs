@@ -85,7 +85,7 @@ mod tests {
         for trim in ["0.5", "-0.1", "nan"] {
             let message =
                 aggregator(ENTRY, &format!("kind = \"trimmed-mean\"\ntrim = {trim}")).err().unwrap();
-            assert!(message.contains("trim") && message.contains("below 0.5"), "{message}");
+            assert!(message.contains("trim") && message.contains("less than 0.5"), "{message}");
         }
         assert!(aggregator(ENTRY, "kind = \"trimmed-mean\"\ntrim = 0").is_ok());
     }

@@ -129,7 +129,7 @@ mod tests {
                 ("", "probability: missing; give probability or classes"),
                 (
                     "classes = [{ clients = 3, probability = 0.5 }]",
-                    "classes = [{ probability = 0.5, clients = 3 }]: they hold 3 clients, but the data has 10",
+                    "classes = [{ clients = 3, probability = 0.5 }]: they hold 3 clients, but the data has 10",
                 ),
                 (
                     "classes = [{ share = 0.3, probability = 0.5 }]",

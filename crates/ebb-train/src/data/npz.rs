@@ -320,7 +320,7 @@ mod tests {
         let floats = archive(npy("|u1", "2, 2, 2", &[0; 8]), npy("<f4", "2,", &[0; 8]));
         let text = format!("{SETTINGS}classes = 2\n[model]\nloss = \"squared-error\"");
         let expected = "a.toml:5:1: data.classes = 2: `y` of float32 holds regression targets, not classes; \
-                        leave it out, or convert `y` with astype(\"int64\")";
+                        leave this out, or convert `y` with astype(\"int64\")";
         check_refused(&floats, &floats, &text, expected);
     }
 
