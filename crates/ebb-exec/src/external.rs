@@ -382,7 +382,9 @@ impl WorkerRun<'_> {
         let reply = self.request(&make_request(file.0.clone()))?;
         let vector = read_vector(&file.0, &self.task.layout);
         let failed = |error| {
-            self.task.pool.record_failure(format!("the vector that the worker wrote cannot be read: {error}"))
+            self.task
+                .pool
+                .record_failure(format!("the vector that the worker wrote cannot be read: {error}"));
         };
         Some((vector.map_err(failed).ok()?, reply))
     }

@@ -78,13 +78,13 @@ pub fn get(
                 return Err(error.with_bytes_needed(bytes_needed(source, delivery.missing())));
             }
             Err(SourceError::Failed(reason)) => {
-                failures.push(record_failure(source, reason, Cause::Other, progress))
+                failures.push(record_failure(source, reason, Cause::Other, progress));
             }
             Err(SourceError::Unreachable(reason)) => {
                 failures.push(record_failure(source, reason, Cause::Unreachable, progress));
             }
             Err(SourceError::Skipped(reason)) => {
-                failures.push(record_failure(source, reason, Cause::Skipped, progress))
+                failures.push(record_failure(source, reason, Cause::Skipped, progress));
             }
         }
     }

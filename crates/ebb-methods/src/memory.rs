@@ -157,7 +157,7 @@ impl VectorStore {
             match self.vectors.remove(&client) {
                 Some(Stored::InMemory(bytes)) => self.memory_bytes -= bytes.len() as u64,
                 Some(Stored::Spilled(at, _)) => {
-                    self.spill.iter_mut().for_each(|spill| spill.free_offsets.push(at))
+                    self.spill.iter_mut().for_each(|spill| spill.free_offsets.push(at));
                 }
                 None => {}
             }

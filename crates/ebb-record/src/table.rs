@@ -223,7 +223,7 @@ impl RowGroup {
                     values.push(i64::try_from(of(row)).expect("fewer than 2^63 bytes"));
                 }
                 (ScalarColumn::OptionalCount(values), MetricValue::OptionalCount(of)) => {
-                    values.push(of(row).map(i64::from))
+                    values.push(of(row).map(i64::from));
                 }
                 (ScalarColumn::Single(values), MetricValue::Single(of)) => values.push(of(row)),
                 (ScalarColumn::Double(values), MetricValue::Double(of)) => values.push(of(row)),

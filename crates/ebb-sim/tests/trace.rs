@@ -175,7 +175,7 @@ fn line_numbers_are_right_however_a_file_is_written() {
             match wrong.iter().position(|&at| at == row) {
                 None => drop(add(&mut text, &right, &mut stream)),
                 Some(at) => {
-                    line_numbers.push(add(&mut text, &format!("w,{},20000", 18_000 + at), &mut stream))
+                    line_numbers.push(add(&mut text, &format!("w,{},20000", 18_000 + at), &mut stream));
                 }
             }
         }

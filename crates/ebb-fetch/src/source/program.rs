@@ -189,7 +189,7 @@ mod tests {
             Err(SourceError::Unreachable(reason)) => assert_eq!(format!("offline: {reason}"), expected),
             Err(SourceError::Skipped(reason)) => assert_eq!(reason, expected),
             Err(SourceError::Local(FetchError::Io { source, .. })) => {
-                assert_eq!(source.to_string(), expected)
+                assert_eq!(source.to_string(), expected);
             }
             Err(SourceError::Local(error)) => panic!("{error}"),
             Ok(path) => panic!("{path:?}"),

@@ -336,7 +336,7 @@ impl SinkOperation for SinkKind {
             match self {
                 SinkKind::Store { gradient: to } => Store(to).apply::<S>(at, gradient),
                 SinkKind::Step { weights, learning_rate } => {
-                    Step { weights, learning_rate }.apply::<S>(at, gradient)
+                    Step { weights, learning_rate }.apply::<S>(at, gradient);
                 }
                 SinkKind::Momentum { weights, velocity, learning_rate, momentum } => {
                     Momentum { weights, velocity, learning_rate, momentum }.apply::<S>(at, gradient);

@@ -335,7 +335,7 @@ impl Workspace {
                 }
                 (Op::BatchNorm(shape), Scratch::Norm(scratch)) => match mode {
                     Mode::Train => {
-                        scratch.forward_train(shape, n_rows, &from, &mut self.weights, input, output)
+                        scratch.forward_train(shape, n_rows, &from, &mut self.weights, input, output);
                     }
                     Mode::Eval => scratch.forward_eval(shape, n_rows, &from, &self.weights, input, output),
                 },
@@ -511,7 +511,7 @@ impl Workspace {
                     }
                 }
                 (Op::AvgPool { size }, _) => {
-                    avg_pool_backward(n_rows, &from, &to, *size, output_grads, input_grads)
+                    avg_pool_backward(n_rows, &from, &to, *size, output_grads, input_grads);
                 }
                 (Op::Relu, _) => {
                     copy_activations(n_rows, &from, output_grads, input_grads);

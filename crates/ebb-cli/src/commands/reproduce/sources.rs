@@ -66,7 +66,7 @@ pub(super) fn run(
             make_folder_of(&csv)?;
             match source.kind {
                 SourceKind::Likeness => {
-                    derived::cluster_separations(&of, &csv, how.data_folder.data.as_deref())?
+                    derived::cluster_separations(&of, &csv, how.data_folder.data.as_deref())?;
                 }
                 _ => derived::crossings(&of, &csv)?,
             }
