@@ -426,7 +426,7 @@ impl Coordinator {
             }
             Ok(client) if self.end_reason.is_some() => {
                 self.notified.insert(client);
-                let reason = self.end_reason.clone().expect("the guard checked it");
+                let reason = self.end_reason.clone().expect("the condition of the arm checked it");
                 self.effects
                     .push(Effect::Send(connection, ServerMessage::Bye(wire::Bye { reason, r#final: true })));
                 self.effects.push(Effect::Close(connection));

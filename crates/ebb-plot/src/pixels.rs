@@ -22,7 +22,7 @@ pub(crate) fn png(pixmap: &Pixmap) -> Result<Vec<u8>, PlotError> {
     }
 }
 
-/// An indexed PNG of `columns` by `rows` pixels. Each pixel has the number of its colour, from 1; 0 is
+/// An indexed PNG of `n_columns` by `n_rows` pixels. Each pixel has the number of its colour, from 1; 0 is
 /// transparent.
 pub(crate) fn indexed_png(
     (n_columns, n_rows): (usize, usize),

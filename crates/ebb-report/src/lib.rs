@@ -287,7 +287,7 @@ fn in_parallel<T: Send>(count: usize, threads: NonZeroUsize, one: impl Fn(usize)
     };
     let mut all: Vec<_> = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.get().min(count)).map(|_| scope.spawn(work)).collect();
-        workers.into_iter().flat_map(|worker| worker.join().expect("reading does not panic")).collect()
+        workers.into_iter().flat_map(|worker| worker.join().expect("workers do not panic")).collect()
     });
     all.sort_by_key(|(at, _)| *at);
     all.into_iter().map(|(_, result)| result).collect()

@@ -208,7 +208,8 @@ impl Engine {
         let oracle_silent = fleet.oracle_silent(&job, cohort.wait);
         let oracle_retention =
             if self.context.measures_oracle_error { Retention::KeepAll } else { Retention::Fold };
-        // Running statistics are averaged whatever the method, and a folded sum cannot be taken apart.
+        // Running statistics are averaged over single updates, unless the aggregator does it. A folded sum
+        // cannot be taken apart.
         let statistics = statistics(&round);
         let statistics_retention = if statistics.is_empty() { Retention::Fold } else { Retention::KeepAll };
         let retention = combined_retention([
@@ -345,8 +346,8 @@ impl Engine {
         })
     }
 
-    /// Draws cohorts, and all else that is drawn between rounds, from another seed than the run's. Servers
-    /// need this, because clients know the seed of the run.
+    /// Replaces the seed from which the engine draws, cohorts above all. Servers need this, because clients
+    /// know the seed of the run.
     pub fn reseed(&mut self, seed: u64) {
         self.context.seed = seed;
     }
@@ -396,7 +397,7 @@ impl Engine {
         self.roles.substitution.similarity_matrix()
     }
 
-    /// Lends the roles a spill store for state beyond their memory limit.
+    /// Lends the aggregator a spill store for state beyond its memory limit.
     pub fn set_spill_store(&mut self, store: Box<dyn SpillStore>) {
         self.roles.aggregator.set_spill_store(store);
     }

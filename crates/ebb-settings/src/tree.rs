@@ -418,7 +418,7 @@ impl<'t> Settings<'t> {
         self.tree.error(&self.full_key(key), message)
     }
 
-    /// Parses the table without the inner tables that other builders parse.
+    /// Parses the table without these keys, which other code parses. They are not resolved here.
     pub fn parse_without<T: DeserializeOwned + Serialize>(&self, inner: &[&str]) -> Result<T, SettingsError> {
         let mut table = self.own_table()?;
         table.retain(|key, _| !inner.contains(&key));

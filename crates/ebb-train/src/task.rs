@@ -55,7 +55,7 @@ pub trait Task: Send + Sync {
     fn n_test_batches(&self) -> usize;
     /// Evaluates a model on one batch of the test data.
     fn evaluate_batch(&self, batch: usize, model: &[f32]) -> Tally;
-    /// Evaluates a batch; if the model scores classes, `look` is shown the scores and the label of every
+    /// Evaluates a batch; if the model scores classes, `visit` is shown the scores and the label of every
     /// sample.
     fn evaluate_batch_with_scores(
         &self,

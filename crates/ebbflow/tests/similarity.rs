@@ -82,7 +82,7 @@ fn a_table_and_a_plot_of_client_similarity() {
     }
     assert_eq!(lines[18], format!("plot     {}", out.join("round-000014.svg").display()));
     let svg = fs::read_to_string(out.join("round-000014.svg")).unwrap();
-    for words in ["Who is how alike after 14 rounds", "client, by true cluster (oracle)", "similarity"] {
+    for words in ["Client similarity after 14 rounds", "client, by true cluster (oracle)", "similarity"] {
         assert!(svg.contains(words), "{words}");
     }
     assert!(!svg.contains("never met"), "everybody met in the first round");
@@ -120,7 +120,7 @@ fn without_true_clusters_the_plot_puts_similar_clients_side_by_side() {
     );
     assert!(!message.contains("oracle") && !message.contains("note:"), "{message}");
     let svg = fs::read_to_string(out.join("round-000003.svg")).unwrap();
-    assert!(svg.contains("client, alike ones side by side") && svg.contains("\nnever met\n"));
+    assert!(svg.contains("client, similar ones side by side") && svg.contains("\nnever met\n"));
     let names: Vec<u32> = svg.lines().filter_map(|line| line.parse().ok()).take(6).collect();
     assert_eq!(names.iter().map(|name| name % 2).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1], "{names:?}");
 }

@@ -189,7 +189,8 @@ fn open_run(run: &Assembled<()>, folder: &Path) -> Result<(RunWriter, Option<Vec
     Ok((writer, state))
 }
 
-/// Settings that may change when a server resumes: its address and capacity do not affect the run.
+/// Settings that may change when a server resumes: identity, addresses, encryption and capacity do not affect
+/// the run.
 const CHANGEABLE_KEYS: [&str; 8] =
     ["id", "listen", "metrics", "metrics_token", "tls", "plain", "max_clients", "memory_bytes"];
 

@@ -2,10 +2,10 @@
 //!
 //! Krum (Blanchard et al. 2017, "Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent"):
 //! `f` of `n` updates are suspects. The score of an update is the sum of its squared distances to its
-//! `n - f - 2` nearest neighbours. The aggregate is the update with the lowest score (`keep = 1`), or the mean
-//! of the `keep` lowest (Multi-Krum; `n - f` by default). The guarantee requires `n >= 2 f + 3`. With fewer
-//! updates fewer are suspects, and of two updates neither is. Every client has one vote, whatever its share of
-//! the objective.
+//! `n - f - 2` nearest neighbours. The aggregate is the update with the lowest score (`keep = 1`), or the
+//! mean of the `keep` lowest (Multi-Krum; `n - f` by default). The guarantee requires `n >= 2 f + 3`. With
+//! fewer updates fewer are suspects, and of two updates neither is. Every client has one vote, whatever its
+//! share of the objective.
 
 use std::num::NonZeroUsize;
 

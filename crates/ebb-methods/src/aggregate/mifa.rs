@@ -50,9 +50,10 @@ struct Table {
 struct Mifa {
     wait: bool,
     empty_rounds: EmptyRounds,
-    /// Whether all clients of some round have returned an update.
+    /// Whether steps are made: from the first round on, or with `wait` once all clients have returned an
+    /// update.
     waited: bool,
-    /// The round after that one.
+    /// With `wait`, the first round that makes a step.
     first_step: RoundNo,
     past: StoredUpdates,
 }

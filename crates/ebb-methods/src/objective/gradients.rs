@@ -17,7 +17,7 @@ pub(super) struct Gradients<'c> {
 }
 
 impl<'c> Gradients<'c> {
-    /// `reach` gives the effective number of steps at a learning rate.
+    /// `effective_steps` gives the effective number of steps at a learning rate.
     pub(super) fn of(
         round: &Round<'_>,
         contributions: &'c [Contribution],

@@ -65,7 +65,7 @@ pub(super) struct Client {
     pending_trainer: Option<(RunDescription, TrainerTask)>,
     prepared: Option<Prepared>,
     job: Option<ActiveJob>,
-    /// Grows with every job.
+    /// Changes whenever a message replaces or drops the job, so that its transfer is replaced too.
     n_jobs: u64,
     /// The last model that was downloaded, with its digest.
     model: Option<(Digest, Arc<Parcel>)>,

@@ -460,7 +460,7 @@ fn check_time(rows: &Rows<'_>, row: usize, time_s: f64) -> Result<(), TraceError
     Ok(())
 }
 
-/// Joins or refuses overlapping intervals; `kept` is ordered by client and start.
+/// Joins or refuses overlapping intervals; `row_intervals` is ordered by client and start.
 fn separate_overlaps(
     rows: &Rows<'_>,
     row_intervals: Vec<RowInterval>,

@@ -2,8 +2,8 @@
 //!
 //! For one row of the filter, the `kernel * n_in` inputs under it are contiguous, so a convolution is a
 //! product with overlapping rows. In the forward pass, inputs are broadcast and output channels are the
-//! lanes. The backward pass works through lists of the outputs whose gradient is not zero. After max-pooling
-//! this is at most one output in four, and ReLU makes more of them inactive. Only exact zeros are skipped.
+//! lanes. The backward pass works through lists of active outputs: those that ReLU did not set to zero. Of a
+//! pooling window only the largest output passes a gradient. What is skipped would have added exact zeros.
 
 use super::{KernelPath, PAD, SLACK, Simd, by_path, padded};
 

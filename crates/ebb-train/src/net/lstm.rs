@@ -131,8 +131,8 @@ impl Scratch {
         }
     }
 
-    /// Leaves the gradient of the parameters in its own buffer, and writes that of the inputs to `into` if
-    /// given.
+    /// Leaves the gradient of the parameters in its own buffer, and writes that of the inputs to
+    /// `input_grads` if given.
     pub(super) fn backward(
         &mut self,
         path: KernelPath,
