@@ -44,8 +44,8 @@ impl Sampler {
 }
 
 /// Divides `above_quota`, what is left above a common `quota`, among the members of a weight tree by weight.
-/// A client whose probability would exceed 1 moves from the tree into `overflow` and gets 1; one that no longer
-/// would moves back. Returns the addition to the quota for a weight of 1.
+/// A client whose probability would exceed 1 moves from the tree into `overflow` and gets 1. One that no
+/// longer would moves back. Returns the addition to the quota for a weight of 1.
 pub fn cap_probabilities(
     tree: &mut WeightTree,
     overflow: &mut Vec<usize>,
