@@ -189,7 +189,6 @@ const EXCEPTIONS: &[Exception] = &[
     Exception { below: "crates/ebb-report/src/html.rs", words: &["figure"], reason: "the element of a page" },
     Exception { below: "crates/ebb-report/", words: &["note"], reason: "remarks below tables" },
     Exception { below: "xtask/src/results/", words: &["note"], reason: "remarks on recipes" },
-    Exception { below: "crates/ebb-plot/", words: &["hang"], reason: "texts that hang on a point of a plot" },
     Exception { below: "xtask/src/bench/", words: &["aim"], reason: "the speed that a benchmark aims at" },
     Exception {
         below: "crates/ebb-settings/src/renamed_keys.rs",
@@ -205,11 +204,6 @@ const EXCEPTIONS: &[Exception] = &[
         below: "xtask/src/bench/train.rs",
         words: &["chance"],
         reason: "a key that the programs of peers read",
-    },
-    Exception {
-        below: "crates/ebb-train/src/kernels/dense.rs",
-        words: &["sink"],
-        reason: "where a kernel puts its sums",
     },
 ];
 
@@ -374,12 +368,15 @@ mod tests {
     use super::super::assert_none;
     use super::*;
 
+    /// How many findings are left from before the glossary. The number is only lowered.
+    const NOT_YET: usize = 501;
+
     #[test]
-    #[ignore = "until the last rename"]
     fn no_rejected_word_comes_back() {
         let files = sources("");
         let complaints = findings(&files, EXCEPTIONS);
-        assert_none(&complaints.iter().map(Finding::to_string).collect::<Vec<_>>());
+        let shown: Vec<_> = complaints.iter().map(Finding::to_string).collect();
+        assert_eq!(shown.len(), NOT_YET, "see `cargo xtask words`; after fewer findings lower NOT_YET");
         assert_none(&needless(&files));
     }
 
